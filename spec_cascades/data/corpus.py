@@ -1,0 +1,249 @@
+"""Builds the corpora as JSON lines files, one file per split.
+
+The files are the common source of the TFDS builders and of programs that do
+without TensorFlow.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+import dataclasses
+import json
+import os
+import pathlib
+
+from spec_cascades.data import debian
+from spec_cascades.data import descriptions
+from spec_cascades.data import libreoffice
+from spec_cascades.data import split
+
+DEFAULT_CACHE_DIR = pathlib.Path('~/.cache/spec_cascades')
+
+Row = dict[str, object]
+
+
+@dataclasses.dataclass(frozen=True)
+class Corpus:
+  """Name, text features and shares of validation and test of a corpus."""
+
+  name: str
+  source: str
+  target: str
+  fractions: split.Fractions
+
+
+DEBIAN_ENDE = Corpus(
+    'debian_ende',
+    source='en',
+    target='de',
+    fractions=split.Fractions(validation=0.03, test=0.03),
+)
+DEBIAN_SYNOPSIS = Corpus(
+    'debian_synopsis',
+    source='document',
+    target='synopsis',
+    fractions=split.Fractions(validation=0.06, test=0.06),
+)
+CORPORA = {x.name: x for x in (DEBIAN_ENDE, DEBIAN_SYNOPSIS)}
+
+
+def find(name: str) -> Corpus:
+  """The corpus of a name, or a `ValueError` that lists the names."""
+  if name not in CORPORA:
+    raise ValueError(
+        f'Unknown corpus {name!r}; choose from {", ".join(CORPORA)}.'
+    )
+  return CORPORA[name]
+
+
+def corpus_dir(
+    name: str, cache_dir: os.PathLike = DEFAULT_CACHE_DIR
+) -> pathlib.Path:
+  """Directory of a corpus' JSON lines files."""
+  return pathlib.Path(cache_dir).expanduser() / 'corpora' / name
+
+
+def _row(corpus: Corpus, source: str, target: str, *, origin, group) -> Row:
+  """A row with a stable id."""
+  ident = f'{origin}/{split.stable_id(group, source, target)}'
+  return {
+      'id': ident,
+      corpus.source: source,
+      corpus.target: target,
+      'origin': origin,
+      'group': f'{origin}/{group}',
+  }
+
+
+def read_debian_ende(
+    cache_dir: pathlib.Path, *, refresh: bool = False
+) -> Iterator[Row]:
+  """Aligned pairs of package descriptions and of the LibreOffice help."""
+  indices = debian.fetch_indices(cache_dir, refresh=refresh)
+  pairs = descriptions.read_pairs(
+      descriptions.read_translations(indices['en'], 'en'),
+      descriptions.read_translations(indices['de'], 'de'),
+      descriptions.read_sources(indices['Packages']),
+  )
+  for x in pairs:
+    yield _row(DEBIAN_ENDE, x.en, x.de, origin=x.origin, group=x.group)
+  roots = {
+      language: debian.fetch_package(name, cache_dir)
+      for language, name in libreoffice.PACKAGES.items()
+  }
+  for x in libreoffice.read_pairs(roots['en'], roots['de']):
+    yield _row(DEBIAN_ENDE, x.en, x.de, origin=x.origin, group=x.group)
+
+
+def read_debian_synopsis(
+    cache_dir: pathlib.Path, *, refresh: bool = False
+) -> Iterator[Row]:
+  """Long descriptions and synopses of packages."""
+  indices = debian.fetch_indices(cache_dir, refresh=refresh)
+  summaries = descriptions.read_summaries(
+      descriptions.read_translations(indices['en'], 'en'),
+      descriptions.read_sources(indices['Packages']),
+  )
+  for x in summaries:
+    yield _row(
+        DEBIAN_SYNOPSIS,
+        x.document,
+        x.synopsis,
+        origin=descriptions.ORIGIN,
+        group=x.group,
+    )
+
+
+_READERS = {
+    'debian_ende': read_debian_ende,
+    'debian_synopsis': read_debian_synopsis,
+}
+
+
+def summarise(
+    corpus: Corpus, splits: Mapping[str, Sequence[Row]]
+) -> dict[str, object]:
+  """Counts per split: rows, words, groups, rows by origin, near-duplicates."""
+  summary = {}
+  for name, rows in splits.items():
+    origins = sorted({x['origin'] for x in rows})
+    near = sum(x['near_duplicate'] for x in rows)
+    summary[name] = {
+        'rows': len(rows),
+        'groups': len({x['group'] for x in rows}),
+        'source_words': sum(len(x[corpus.source].split()) for x in rows),
+        'target_words': sum(len(x[corpus.target].split()) for x in rows),
+        'origins': {
+            o: sum(x['origin'] == o for x in rows) for o in origins
+        },
+    }
+    if name != 'train':
+      summary[name]['near_duplicates'] = near
+      summary[name]['near_duplicate_share'] = round(near / max(len(rows), 1), 4)
+  return summary
+
+
+def _write_atomically(path: pathlib.Path, lines: Iterator[str]) -> None:
+  """Writes a file that is either complete or absent."""
+  partial = path.with_suffix('.partial')
+  with partial.open('w', encoding='utf-8') as f:
+    f.writelines(lines)
+  os.replace(partial, path)
+
+
+def write(
+    corpus: Corpus,
+    splits: Mapping[str, Sequence[Row]],
+    directory: pathlib.Path,
+    *,
+    provenance: Mapping[str, object] | None = None,
+) -> dict[str, object]:
+  """Writes `{split}.jsonl` and `summary.json`; returns the summary."""
+  directory.mkdir(parents=True, exist_ok=True)
+  for name, rows in splits.items():
+    lines = (json.dumps(x, ensure_ascii=False) + '\n' for x in rows)
+    _write_atomically(directory / f'{name}.jsonl', lines)
+  summary = {
+      'corpus': corpus.name,
+      'splits': summarise(corpus, splits),
+      'similarity': (
+          f'largest Jaccard index of byte {split.SHINGLE_BYTES}-grams of '
+          f"'{corpus.source}' against train"
+      ),
+      'near_duplicate_similarity': split.NEAR_DUPLICATE_SIMILARITY,
+      'provenance': dict(provenance or {}),
+  }
+  text = json.dumps(summary, indent=2, ensure_ascii=False)
+  _write_atomically(directory / 'summary.json', iter([text, '\n']))
+  return summary
+
+
+def _provenance(corpus: Corpus, cache_dir: pathlib.Path) -> dict[str, object]:
+  """What the corpus was made from: index names, sizes, package versions."""
+  indices = debian.find_indices(cache_dir)
+  found = {
+      path.name.split('_dists_')[-1]: path.stat().st_size
+      for paths in indices.values()
+      for path in paths
+  }
+  provenance = {'index_bytes': dict(sorted(found.items()))}
+  if corpus is DEBIAN_ENDE:
+    provenance['packages'] = {
+        name: debian.package_version(name, cache_dir)
+        for name in libreoffice.PACKAGES.values()
+    }
+  return provenance
+
+
+def build(
+    name: str,
+    *,
+    cache_dir: os.PathLike = DEFAULT_CACHE_DIR,
+    refresh: bool = False,
+) -> dict[str, object]:
+  """Fetches the sources (once) and writes a corpus below the cache directory.
+
+  Args:
+    name: 'debian_ende' or 'debian_synopsis'.
+    cache_dir: holds the downloads and `corpora/<name>/<split>.jsonl`.
+    refresh: fetch the package indices again.
+
+  Returns:
+    The summary that is also written to `summary.json`.
+
+  Raises:
+    SourceError: if a source cannot be fetched.
+    ValueError: if the corpus is unknown.
+  """
+  corpus = find(name)
+  cache_dir = pathlib.Path(cache_dir).expanduser().resolve()
+  splits = split.divide(
+      _READERS[name](cache_dir, refresh=refresh),
+      source=corpus.source,
+      target=corpus.target,
+      fractions=corpus.fractions,
+  )
+  splits = split.mark_near_duplicates(splits, source=corpus.source)
+  return write(
+      corpus,
+      splits,
+      corpus_dir(name, cache_dir),
+      provenance=_provenance(corpus, cache_dir),
+  )
+
+
+def read(
+    name: str, split_name: str, cache_dir: os.PathLike = DEFAULT_CACHE_DIR
+) -> Iterator[Row]:
+  """Rows of a built corpus.
+
+  Raises:
+    SourceError: if the corpus has not been built.
+  """
+  path = corpus_dir(name, cache_dir) / f'{split_name}.jsonl'
+  if not path.is_file():
+    raise debian.SourceError(
+        f'{path} does not exist: build the corpus first with '
+        f'python scripts/build_corpus.py --corpora {name}'
+    )
+  with path.open(encoding='utf-8') as lines:
+    for line in lines:
+      yield json.loads(line)
