@@ -230,6 +230,13 @@ def build(
   )
 
 
+def ensure(name: str, cache_dir: os.PathLike = DEFAULT_CACHE_DIR) -> None:
+  """Builds a corpus unless all of its files are there."""
+  directory = corpus_dir(name, cache_dir)
+  if not all((directory / f'{x}.jsonl').is_file() for x in split.SPLITS):
+    build(name, cache_dir=cache_dir)
+
+
 def read(
     name: str, split_name: str, cache_dir: os.PathLike = DEFAULT_CACHE_DIR
 ) -> Iterator[Row]:
