@@ -1,0 +1,84 @@
+"""Per-row key/value caches: slots [0, length) hold the committed tokens but the last."""
+from __future__ import annotations
+
+from typing import Any
+
+from flax import struct
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int
+
+from spec_cascades.types import Draft, TokenTree, Verdict
+
+
+@struct.dataclass
+class Cache:
+  """A block may be scribbled at [length, length + N); rollback does nothing.
+
+  `layers` is a tuple of pytrees of arrays [B, S, ...], one array per layer.
+  `static` (cross-attention keys/values) is never rolled back.
+  """
+  layers: tuple[Any, ...]
+  length: Int[Array, 'B']
+  static: Any = None
+
+  @property
+  def capacity(self) -> int:
+    return jax.tree.leaves(self.layers)[0].shape[1]
+
+  def truncate(self, length: Int[Array, 'B']) -> Cache:
+    return self.replace(length=length)
+
+  def commit(self, path: Int[Array, 'B D'], count: Int[Array, 'B']) -> Cache:
+    """Keeps nodes path[:, :count] of the block, moved together.
+
+    In:  length 2, slots a b | r x y z, path (0, 2, 3), count 3
+    Out: length 5, slots a b r y z |
+    """
+    slots = self.length[:, None] + path
+    take = jax.vmap(lambda row, at: row[at])
+    move = lambda array: write(array, take(array, slots), self.length)
+    return self.replace(layers=jax.tree.map(move, self.layers),
+                        length=self.length + count)
+
+  def accept(self, draft: Draft, verdict: Verdict, live: Bool[Array, 'B']) -> Cache:
+    """Keeps what a verdict accepted: a chain is truncated, a tree compacted."""
+    count = jnp.where(live, verdict.count + 1, 0)
+    if draft.is_chain:
+      return self.truncate(self.length + count)
+    return self.commit(verdict.path, count)
+
+  def write(self, layer: int, block: tuple[Array, ...]) -> tuple[Array, ...]:
+    """The arrays of one layer with a block [B, N, ...] at [length, length + N)."""
+    return tuple(write(slots, new, self.length)
+                 for slots, new in zip(self.layers[layer], block))
+
+  def view(self, tree: TokenTree) -> tuple[Int[Array, 'B N S'], Bool[Array, 'B N S']]:
+    """Distance to and visibility of every slot, seen from every node.
+
+    A key's position is its slot if slot < length, else length + depth of the
+    node there: siblings share a position, whatever their slots.
+    """
+    n, start = tree.tokens.shape[1], self.length[:, None, None]
+    slot = jnp.arange(self.capacity)[None, None]
+    inside = (slot >= start) & (slot < start + n)
+    node = jnp.clip(slot - start, 0, n - 1)
+    depth = jnp.take_along_axis(tree.depth[:, None], node, 2)
+    position = jnp.where(inside, start + depth, slot)
+    distance = start + tree.depth[:, :, None] - position
+    spread = jnp.broadcast_to(node, distance.shape)
+    attends = jnp.take_along_axis(tree.mask, spread, 2)
+    return distance, (slot < start) | (inside & attends)
+
+
+def write(array: Array, block: Array, start: Int[Array, 'B']) -> Array:
+  """Writes block [B, N, ...] at slots [start, start + N) of array [B, S, ...].
+
+  The caller keeps start + N <= S: an update beyond the end would be moved
+  back silently, over committed slots.
+  """
+  if block.shape[1] > array.shape[1]:
+    raise ValueError(f'A block of {block.shape[1]} nodes does not fit a cache '
+                     f'of {array.shape[1]} slots: raise its capacity.')
+  put = lambda row, x, i: jax.lax.dynamic_update_slice_in_dim(row, x, i, 0)
+  return jax.vmap(put)(array, block.astype(array.dtype), start)

@@ -1,0 +1,90 @@
+"""The law test has power: deliberately biased mutants fail it."""
+from typing import Any
+
+from flax import struct
+import jax
+import jax.numpy as jnp
+import pytest
+
+from tests.common import LEVEL, LM, P, Q, joint, law_test
+from spec_cascades import decode, targets, types, warp as warp_lib
+from spec_cascades.drafters.chain import Chain
+from spec_cascades.verify import Rejection
+
+WARP = warp_lib.Warp()
+
+
+@struct.dataclass
+class Chainwise:
+  """Algorithm 4 on chains, with places to break it."""
+  lenience: float = 1.0
+  residual_of: str = struct.field(pytree_node=False, default='pi')
+  bonus_of: str = struct.field(pytree_node=False, default='pi')
+  supports = Rejection.supports
+
+  def __call__(self, key, draft, p, pi):
+    q, x, n = draft.prediction.probs, draft.tree.tokens[1:], len(pi)
+    of, i = dict(pi=pi, p=p.probs), jnp.arange(n)
+    key_accept, key_next = jax.random.split(key)
+    at = i[:-1]
+    accept = jax.random.uniform(key_accept, (n,))[1:] * q[at, x] < self.lenience * pi[at, x]
+    count = jnp.argmin(jnp.append(accept, False)).astype(jnp.int32)
+    law = jnp.where(count == n - 1, of[self.bonus_of][count],
+                    warp_lib.residual(of[self.residual_of][count], q[count]))
+    return types.Verdict(i, count, warp_lib.sample(law, key_next))
+
+
+@struct.dataclass
+class Swapped:
+  """Confuses the two models."""
+  target: Any
+  uses_q = True
+
+  def __call__(self, q, p):
+    return self.target(p, q)
+
+
+@struct.dataclass
+class LateTemperature(warp_lib.Warp):
+  """Truncates first, then applies the temperature."""
+
+  def __call__(self, logits):
+    cut = warp_lib.Warp(1., self.top_k, self.top_p, self.min_p)(logits).probs
+    hot = cut ** (1 / self.temperature)
+    return types.Prediction(logits, hot / hot.sum(-1, keepdims=True))
+
+
+def test_control_passes():
+  assert law_test(Chain(LM, 2), Chainwise(), targets.TokenV1(.3), WARP) > LEVEL
+
+
+@pytest.mark.parametrize('mutant,target,runs', [
+    (Chainwise(lenience=1.02), targets.Lossless(), 8),
+    # Not with Chow: it rejects only where pi = p~, and the mutant is no mutant.
+    (Chainwise(residual_of='p'), targets.TokenV1(.3), 1),
+    # gamma = 2 of three tokens: at gamma = 3 the bonus would be cut off unseen.
+    (Chainwise(bonus_of='p'), targets.TokenV1(.3), 1)],
+    ids=['lenience', 'residual_from_p', 'bonus_from_p'])
+def test_biased_verifiers_fail(mutant, target, runs):
+  assert law_test(Chain(LM, 2), mutant, target, WARP, runs=runs) < LEVEL
+
+
+def test_swapped_models_fail():
+  target = targets.Chow(.4)
+  assert law_test(Chain(LM, 2), Rejection(), Swapped(target), WARP,
+                  want=joint(target, WARP)) < LEVEL
+
+
+def test_temperature_after_top_p_fails():
+  want = joint(targets.Lossless(), warp_lib.Warp(.5, top_p=.8))
+  assert law_test(Chain(LM, 2), Rejection(), targets.Lossless(),
+                  LateTemperature(.5, top_p=.8), want=want) < LEVEL
+
+
+def test_one_key_for_propose_and_verify_fails(monkeypatch):
+  fold = jax.vmap(jax.random.fold_in)
+  monkeypatch.setattr(decode, 'round_keys', lambda k, r: (fold(k, r),) * 2)
+  jax.clear_caches()                          # round_keys is not a cache key
+  p = law_test(Chain(LM, 2), Rejection(), targets.Lossless(), WARP)
+  jax.clear_caches()
+  assert p < LEVEL

@@ -1,0 +1,17 @@
+"""Drafters on toy transformers, for tests of caches and of the loop."""
+import jax
+
+from spec_cascades.drafters import chain, ngram, null
+from spec_cascades.models import toy
+from tests import trees
+
+BIG, SMALL = toy.ToyLM(), toy.ToyLM(layers=1, scale=2.)
+PB, PS = BIG.init_params(jax.random.key(0)), SMALL.init_params(jax.random.key(1))
+TREE = (-1, 0, 0, 1, 1, 2)
+DRAFTERS = dict(
+    null=(null.Null(), None),
+    chain=(chain.Chain(SMALL, 3), PS),
+    stop=(chain.Chain(SMALL, 3, chain.Below(.6)), PS),
+    tree=(trees.SampledTree(SMALL, TREE, 'sampled'), PS),
+    distinct=(trees.SampledTree(SMALL, TREE), PS),
+    ngram=(ngram.NGram(3, 1), None))

@@ -1,0 +1,76 @@
+"""Token trees drawn from a small language model."""
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from flax import struct
+import jax
+import jax.numpy as jnp
+
+from spec_cascades import types
+from spec_cascades import warp as warp_lib
+from spec_cascades.models import prefill
+
+
+@struct.dataclass
+class SampledTree:
+  """Draws a static tree from a small model, level by level.
+
+  `parents` lists nodes by level, e.g. (-1, 0, 0, 1, 1, 2). Children are i.i.d.
+  draws from q at their parent (law 'sampled'), or drawn without replacement
+  ('distinct'); where q is exhausted, as on a greedy row, the next best logits
+  follow.
+  """
+  lm: Any = struct.field(pytree_node=False)
+  parents: tuple[int, ...] = struct.field(pytree_node=False)
+  law: Literal['sampled', 'distinct'] = struct.field(
+      pytree_node=False, default='distinct')
+
+  @property
+  def num_nodes(self) -> int:
+    return len(self.parents)
+
+  def init(self, params, prompt, hidden, capacity):
+    del hidden
+    return prefill.prefill(self.lm, params, prompt, capacity)[1]
+
+  def propose(self, params, cache, ctx, keys):
+    depth, n = types.depths(self.parents), self.num_nodes
+    if depth != tuple(sorted(depth)):
+      raise ValueError(f'Nodes must be listed by level: {self.parents}.')
+    blank = jnp.zeros((len(ctx.lengths), n), jnp.int32)
+    tokens = blank.at[:, 0].set(ctx.root)
+    # The levels so far go in as one block: ancestors are visible in a block only.
+    for level in range(depth[-1] + ctx.leaf_q):
+      if level == 0 and not ctx.leaf_q:
+        hidden, read = prefill.reread(self.lm, params, cache, ctx.tokens)
+        hidden, cache = hidden[:, None], read.truncate(cache.length)
+      else:
+        block = types.head_of(types.tree(tokens, self.parents),
+                              sum(d <= level for d in depth))
+        hidden, cache = self.lm.extend(params, cache, block)
+      q = ctx.warp(self.lm.head(params, hidden))
+      tokens = jax.vmap(self._children)(tokens, q, keys)
+    pad = lambda x: jnp.pad(x, ((0, 0), (0, n - x.shape[1]), (0, 0)))
+    calls = jnp.full_like(ctx.lengths, depth[-1] + ctx.leaf_q)
+    return types.Draft(types.tree(tokens, self.parents), jax.tree.map(pad, q),
+                       calls, self.law, depth[-1]), cache
+
+  def _children(self, tokens, q, key):
+    """Draws the children of every node that has a q; one sequence."""
+    for node in range(len(q.probs)):
+      rest, tried = q.probs[node], jnp.zeros(q.probs.shape[-1], bool)
+      for child in range(1, self.num_nodes):
+        if self.parents[child] != node:
+          continue
+        drawn = warp_lib.sample(rest, jax.random.fold_in(key, child))
+        best = jnp.argmax(jnp.where(tried, -jnp.inf, q.logits[node]))
+        token = jnp.where(rest.sum() > 0, drawn, best)
+        tokens = tokens.at[child].set(token)
+        if self.law == 'distinct':
+          rest, tried = warp_lib.without(rest, token), tried.at[token].set(True)
+    return tokens
+
+  def observe(self, params, cache, feedback):
+    del params
+    return cache.accept(feedback.draft, feedback.verdict, feedback.live)
