@@ -145,7 +145,7 @@ def prepare(
     cache_dir: os.PathLike | str = corpus.DEFAULT_CACHE_DIR,
     data_dir: os.PathLike | str | None = None,
 ) -> tfds.core.DatasetInfo:
-  """Writes a corpus as a TFDS data set unless it is there.
+  """Writes a corpus as a TFDS data set, replacing one that is there.
 
   Args:
     name: 'debian_ende' or 'debian_synopsis'.
@@ -154,5 +154,8 @@ def prepare(
   """
   corpus.find(name)
   builder = BUILDERS[name](cache_dir=cache_dir, data_dir=data_dir)
-  builder.download_and_prepare()
+  mode = tfds.GenerateMode.REUSE_CACHE_IF_EXISTS
+  builder.download_and_prepare(
+      download_config=tfds.download.DownloadConfig(download_mode=mode)
+  )
   return builder.info

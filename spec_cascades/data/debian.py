@@ -88,7 +88,12 @@ def fetch_indices(
   _require_programs()
   for name in ('lists', 'archives'):
     (cache_dir / 'apt' / name / 'partial').mkdir(parents=True, exist_ok=True)
-  _run(['apt-get', *apt_options(cache_dir), 'update'])
+  try:
+    _run(['apt-get', *apt_options(cache_dir), 'update'])
+  except SourceError:
+    # One broken third-party source makes apt-get fail; the rest may be there.
+    if refresh or not all(find_indices(cache_dir).values()):
+      raise
   found = find_indices(cache_dir)
   absent = [name for name, paths in found.items() if not paths]
   if absent:

@@ -137,8 +137,9 @@ class ShingleIndex:
     """
     query = shingles(text)
     places = np.searchsorted(self._grams, query)
-    places = places[places < len(self._grams)]
-    places = places[np.isin(self._grams[places], query, assume_unique=True)]
+    inside = places < len(self._grams)
+    places, present = places[inside], query[inside]
+    places = places[self._grams[places] == present]
     if not len(places):
       return 0.0, -1
     owners = np.concatenate(

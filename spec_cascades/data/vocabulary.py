@@ -21,8 +21,8 @@ def train(
 
   The ids are those of T5: pad 0, eos 1, unk 2, no bos. Characters are not
   normalised (the corpora already are), so that decoding gives back the very
-  text that was encoded, up to repeated spaces. The result depends on the texts and their order only: nothing is
-  sampled, and one thread is used.
+  text that was encoded, up to repeated spaces. The result depends on the texts
+  and their order only: nothing is sampled, and one thread is used.
 
   Args:
     texts: training sentences, in a fixed order.
@@ -64,9 +64,10 @@ def train(
           minloglevel=2,
       )
     except RuntimeError as error:
+      partial.unlink()
       raise ValueError(
           f'SentencePiece cannot train {vocab_size} pieces on these texts: '
-          f'{str(error).splitlines()[0]}'
+          f'{str(error).splitlines()[0].rpartition("] ")[-1]}'
       ) from error
   partial.replace(path)
   return path
