@@ -1,0 +1,68 @@
+"""Text in, text out: SentencePiece tokens, padded prompts, decoded strings."""
+from __future__ import annotations
+
+import dataclasses
+import functools
+import pathlib
+from typing import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from spec_cascades import types
+
+PAD, EOS = 0, 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Vocabulary:
+  """A SentencePiece model with T5's ids: 0 pads, 1 ends a text."""
+  path: str
+
+  @functools.cached_property
+  def model(self):
+    import sentencepiece  # pylint: disable=g-import-not-at-top
+    path = pathlib.Path(self.path).expanduser()
+    if not path.is_file():
+      raise ValueError(f'No vocabulary at {path}; train one with '
+                       'scripts/train_vocabulary.py.')
+    return sentencepiece.SentencePieceProcessor(model_file=str(path))
+
+  @property
+  def size(self) -> int:
+    return self.model.get_piece_size()
+
+  def encode(self, text: str) -> list[int]:
+    """Tokens of a text, EOS at the end."""
+    return [*self.model.encode(text), EOS]
+
+  def decode(self, tokens: Sequence[int]) -> str:
+    """The text of tokens up to the first EOS; padding is dropped."""
+    ids = [int(t) for t in tokens]
+    if EOS in ids:
+      ids = ids[:ids.index(EOS)]
+    return self.model.decode([t for t in ids if t != PAD])
+
+
+def pad(rows: Sequence[Sequence[int]], width: int) -> np.ndarray:
+  """Rows of tokens as one array [B, width], 0 at the right."""
+  out = np.zeros((len(rows), width), np.int32)
+  for i, row in enumerate(rows):
+    if len(row) > width:
+      raise ValueError(f'A text of {len(row)} tokens is longer than {width}.')
+    out[i, :len(row)] = row
+  return out
+
+
+def encoder_prompt(rows: Sequence[Sequence[int]], width: int) -> types.Prompt:
+  """What a T5 decodes from: the inputs, and 0 as the first decoder token."""
+  b = len(rows)
+  return types.Prompt(jnp.zeros((b, 1), jnp.int32), jnp.ones(b, jnp.int32),
+                      jnp.asarray(pad(rows, width)))
+
+
+def example_keys(seed: int, ids: Sequence[int]) -> jax.Array:
+  """Keys [B] that depend on the seed and the examples' ids alone."""
+  fold = jax.vmap(jax.random.fold_in, (None, 0))
+  return fold(jax.random.key(seed), jnp.asarray(ids, jnp.uint32))

@@ -1,0 +1,246 @@
+"""Layers shared by the model families: linear maps, norms, attention.
+
+Checkpoints and training keep one kernel [in, out] per linear layer, as T5X
+does. Decoding uses packed parameters: sibling kernels that read the same input
+(query, key and value; the two halves of a gated MLP) become one array, in the
+layout that the backend reads fastest. `Dense`, and `project` for siblings,
+accept both.
+"""
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any, Callable
+
+from flax import linen as nn
+from flax import struct
+from flax.linen import partitioning
+import jax
+from jax import lax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+# Sibling kernels that become one product when packed. In cross-attention the
+# query reads the decoder and the rest reads the encoder.
+FUSED = (('query', 'key', 'value'), ('wi_0', 'wi_1'))
+FUSED_CROSS = (('key', 'value'),)
+CROSS_ATTENTION = 'encoder_decoder_attention'
+# XLA's CPU backend packs the right operand of a small product on every call:
+# with the weight as the left operand, [out, in], it is read once.
+OUT_IN_BACKENDS = ('cpu',)
+
+dense_init = nn.initializers.variance_scaling(1.0, 'fan_in', 'truncated_normal')
+
+
+@struct.dataclass
+class Packed:
+  """The weight of one product: [out, in] if `out_in`, else [in, out]."""
+  array: Float[Array, '_ _']
+  out_in: bool = struct.field(pytree_node=False, default=True)
+
+
+def pack_kernel(kernel: Float[Array, 'in out'], backend: str) -> Packed:
+  """One kernel in the layout that `backend` reads fastest."""
+  out_in = backend in OUT_IN_BACKENDS
+  return Packed(jnp.asarray(kernel.T if out_in else kernel), out_in)
+
+
+def pack(params: dict[str, Any], backend: str | None = None, *,
+         fused: tuple[tuple[str, ...], ...] = FUSED) -> dict[str, Any]:
+  """Checkpoint layout -> decode layout, for a tree of parameters.
+
+  Every `{'kernel': [in, out]}` becomes `{'packed': Packed}`; a group in `fused`
+  becomes one entry beside its siblings. Everything else stays as it is.
+
+  Args:
+    params: Parameters as a checkpoint or `module.init` has them.
+    backend: Where decoding will run; JAX's default backend if None.
+    fused: Groups of sibling kernels that read the same input.
+  """
+  backend = backend or jax.default_backend()
+  out, kernels = {}, {}
+  for name, child in params.items():
+    if not isinstance(child, dict):
+      out[name] = child
+    elif set(child) == {'kernel'}:
+      kernels[name] = jnp.asarray(child['kernel'])
+    else:
+      cross = name == CROSS_ATTENTION
+      out[name] = pack(child, backend, fused=FUSED_CROSS if cross else FUSED)
+  for group in fused:
+    if set(group) <= set(kernels):
+      joined = jnp.concatenate([kernels.pop(name) for name in group], 1)
+      out[packed_name(group)] = pack_kernel(joined, backend)
+  for name, kernel in kernels.items():
+    out[name] = {'packed': pack_kernel(kernel, backend)}
+  return out
+
+
+def packed_name(names: tuple[str, ...]) -> str:
+  """The name under which a group of kernels is packed."""
+  return 'packed_' + '_'.join(names)
+
+
+def linear(x: Float[Array, '*rows in'], weight: Packed, *,
+           dtype: Any = None) -> Float[Array, '*rows out']:
+  """x @ W in x's dtype, summed and returned in `dtype` if given.
+
+  Barriers keep the left-operand form of an [out, in] weight.
+  """
+  array = weight.array.astype(x.dtype)
+  product = functools.partial(jnp.matmul, preferred_element_type=dtype)
+  if not weight.out_in:
+    return product(x, array)
+  flat = x.reshape(-1, x.shape[-1])
+  if len(flat) == 1:
+    y = lax.dot_general(flat, array, (((1,), (1,)), ((), ())),
+                        preferred_element_type=dtype)
+  else:
+    turned = lax.optimization_barrier(flat.T)
+    y = lax.optimization_barrier(product(array, turned)).T
+  return y.reshape(*x.shape[:-1], y.shape[-1])
+
+
+def logits(x: Float[Array, '*rows in'],
+           weight: Packed) -> Float[Array, '*rows out']:
+  """x @ W in float32.
+
+  A bfloat16 weight is read as it is if x is bfloat16, too: the products are
+  exact in float32, and a float32 copy of a large head would cost more.
+  """
+  dtype = jnp.promote_types(x.dtype, weight.array.dtype)
+  return linear(x.astype(dtype), weight, dtype=jnp.float32)
+
+
+class Dense(nn.Module):
+  """x @ kernel without bias, packed or not; `axes` are logical axes."""
+  features: int
+  axes: tuple[str, str]
+  init: Callable = dense_init
+  wide: bool = False                 # float32 results, for logits
+
+  @nn.compact
+  def __call__(self, x: Float[Array, '*rows in']) -> Float[Array, '*rows out']:
+    if self.has_variable('params', 'packed'):
+      weight = self.get_variable('params', 'packed')
+    else:
+      weight = Packed(partitioning.param_with_axes(
+          'kernel', self.init, (x.shape[-1], self.features), jnp.float32,
+          axes=self.axes), out_in=False)
+    return logits(x, weight) if self.wide else linear(x, weight)
+
+
+def project(module: nn.Module, x: Float[Array, '*rows in'],
+            widths: dict[str, int], axes: tuple[str, str],
+            inits: dict[str, Callable] | None = None) -> list[Array]:
+  """Sibling linear layers, named in `widths`, that read one input.
+
+  Reads `module`'s fused weight if its parameters are packed, else one kernel
+  [in, out] per name. Call it in a compact method.
+
+  Returns:
+    One array [*rows, widths[name]] per name, in order.
+  """
+  name = packed_name(tuple(widths))
+  if module.has_variable('params', name):
+    y = linear(x, module.get_variable('params', name))
+    ends = [sum(list(widths.values())[:i + 1]) for i in range(len(widths) - 1)]
+    return jnp.split(y, ends, -1)
+  inits = inits or {}
+  return [Dense(width, axes, inits.get(name, dense_init), name=name)(x)
+          for name, width in widths.items()]
+
+
+class RMSNorm(nn.Module):
+  """x / rms(x) * (offset + scale), computed in float32 (Zhang et al. 2019)."""
+  epsilon: float = 1e-6
+  offset: float = 0.0                # 1 for Gemma, which stores scale - 1
+  axis: str = 'embed'                # logical axis of the scale
+
+  @nn.compact
+  def __call__(self, x: Float[Array, '*rows E']) -> Float[Array, '*rows E']:
+    init = nn.initializers.constant(1 - self.offset)
+    scale = partitioning.param_with_axes(
+        'scale', init, (x.shape[-1],), jnp.float32, axes=(self.axis,))
+    wide = x.astype(jnp.float32)
+    mean = jnp.mean(jnp.square(wide), -1, keepdims=True)
+    weight = jnp.broadcast_to(self.offset + scale.astype(jnp.float32), wide.shape)
+    return (wide * lax.rsqrt(mean + self.epsilon) * weight).astype(x.dtype)
+
+
+class Embed(nn.Module):
+  """A table of embeddings [V, E], which can also read out logits."""
+  vocab_size: int
+  features: int
+  stddev: float = 1.0
+
+  def setup(self):
+    self.embedding = partitioning.param_with_axes(
+        'embedding', nn.initializers.normal(self.stddev),
+        (self.vocab_size, self.features), jnp.float32, axes=('vocab', 'embed'))
+
+  def __call__(self, tokens: Array) -> Float[Array, '*rows E']:
+    return self.embedding[tokens]
+
+  def attend(self, x: Float[Array, '*rows E']) -> Float[Array, '*rows V']:
+    """Float32 logits x @ embedding.T; the table is [out, in] already."""
+    out_in = jax.default_backend() in OUT_IN_BACKENDS
+    table = self.embedding if out_in else self.embedding.T
+    return logits(x, Packed(table, out_in))
+
+
+def attend(query: Float[Array, 'B N H D'], key: Float[Array, 'B S K D'],
+           value: Float[Array, 'B S K D'], bias: Float[Array, 'B H N S'] | None,
+           mask: Bool[Array, 'B N S'], *,
+           soft_cap: float | None = None,
+           drop: Callable | None = None) -> Float[Array, 'B N HD']:
+  """Attention with H query heads over K <= H key heads; softmax in float32.
+
+  Scores are not scaled: scale the query. A `soft_cap` c maps scores to
+  c tanh(score / c). A node that may see nothing attends to all alike.
+  """
+  b, n, heads, width = query.shape
+  groups = key.shape[2]
+  query = query.reshape(b, n, groups, heads // groups, width)
+  score = jnp.einsum('bngrd,bsgd->bgrns', query, key,
+                     preferred_element_type=jnp.float32)
+  score = score.reshape(b, heads, n, -1)
+  if soft_cap is not None:
+    score = soft_cap * jnp.tanh(score / soft_cap)
+  if bias is not None:
+    score = score + jnp.broadcast_to(bias, score.shape)
+  visible = jnp.broadcast_to(mask[:, None], score.shape)
+  weight = jax.nn.softmax(jnp.where(visible, score, -1e9)).astype(value.dtype)
+  if drop is not None:
+    weight = drop(weight)
+  weight = weight.reshape(b, groups, heads // groups, n, -1)
+  mixed = jnp.einsum('bgrns,bsgd->bngrd', weight, value)
+  return mixed.reshape(b, n, heads * width)
+
+
+def heads_of(x: Float[Array, 'B N HD'], heads: int) -> Float[Array, 'B N H D']:
+  """Splits the last axis into heads."""
+  return x.reshape(*x.shape[:-1], heads, x.shape[-1] // heads)
+
+
+def relative_bucket(distance: Array, *, bidirectional: bool, buckets: int = 32,
+                    max_distance: int = 128) -> Array:
+  """T5's bucket of a distance = query position - key position.
+
+  Half of the buckets are exact, the rest grow with the logarithm up to
+  `max_distance`; a bidirectional bias spends half of them on keys that follow.
+
+  Reference: Raffel et al. (2020), https://arxiv.org/abs/1910.10683, sec. 2.1
+  """
+  offset = jnp.zeros_like(distance)
+  if bidirectional:
+    buckets //= 2
+    offset = jnp.where(distance < 0, buckets, 0)
+    distance = jnp.abs(distance)
+  distance = jnp.maximum(distance, 0)
+  exact = buckets // 2
+  safe = jnp.maximum(distance, 1).astype(jnp.float32)
+  growth = jnp.log(safe / exact) / math.log(max_distance / exact)
+  large = exact + (growth * (buckets - exact)).astype(jnp.int32)
+  near = distance < exact
+  return offset + jnp.where(near, distance, jnp.minimum(large, buckets - 1))

@@ -1,0 +1,388 @@
+"""T5 encoder-decoders (v1.0 and v1.1) that score a block of tree nodes.
+
+Parameter names, shapes, initialisers and logical axes are those of T5X's
+minimal T5, so that its checkpoints and partitioner work. One `Transformer`
+serves training (`__call__`, checkpoint layout) and decoding (`encode`, `cross`,
+`extend`, `readout`, either layout); `T5` makes a `LanguageModel` of it.
+
+Reference: Raffel et al. (2020), https://arxiv.org/abs/1910.10683
+"""
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any, Callable
+
+from flax import linen as nn
+from flax import struct
+from flax.linen import partitioning
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from spec_cascades import cache as cache_lib
+from spec_cascades import types
+from spec_cascades.models import layers
+
+ACTIVATIONS = {'relu': jax.nn.relu, 'gelu': jax.nn.gelu, 'linear': lambda x: x}
+
+
+@dataclasses.dataclass(frozen=True)
+class T5Config:
+  """Sizes and variants; the field names are T5X's.
+
+  v1.0: `mlp_activations=('relu',)`, `logits_via_embedding=True`.
+  v1.1: `mlp_activations=('gelu', 'linear')`, `logits_via_embedding=False`.
+  """
+  vocab_size: int = 32128
+  emb_dim: int = 512
+  num_heads: int = 6
+  num_encoder_layers: int = 8
+  num_decoder_layers: int = 8
+  head_dim: int = 64
+  mlp_dim: int = 1024
+  mlp_activations: tuple[str, ...] = ('gelu', 'linear')
+  dropout_rate: float = 0.0
+  logits_via_embedding: bool = False
+  dtype: str = 'float32'             # of activations and caches
+  relative_buckets: int = 32
+  relative_max_distance: int = 128
+
+  def __post_init__(self):
+    object.__setattr__(self, 'mlp_activations', tuple(self.mlp_activations))
+    for name in self.mlp_activations:
+      if name not in ACTIVATIONS:
+        raise ValueError(f'Unknown activation {name!r} in mlp_activations; '
+                         f'allowed: {", ".join(ACTIVATIONS)}.')
+
+
+class RelativeBias(nn.Module):
+  """Attention bias from distances; one table for all layers of a stack."""
+  config: T5Config
+  bidirectional: bool
+
+  @nn.compact
+  def __call__(self, distance: Int[Array, 'B N S']) -> Float[Array, 'B H N S']:
+    cfg = self.config
+    table = partitioning.param_with_axes(
+        'rel_embedding', nn.initializers.variance_scaling(
+            1.0, 'fan_avg', 'uniform'),
+        (cfg.num_heads, cfg.relative_buckets), jnp.float32,
+        axes=('heads', 'relpos_buckets'))
+    bucket = layers.relative_bucket(
+        distance, bidirectional=self.bidirectional,
+        buckets=cfg.relative_buckets, max_distance=cfg.relative_max_distance)
+    return jnp.moveaxis(table.T[bucket], -1, 1)
+
+
+class Attention(nn.Module):
+  """Multi-head attention; T5 folds the 1/sqrt(d) scale into its initialiser."""
+  config: T5Config
+
+  @nn.compact
+  def __call__(self, x, bias, mask, *, encoded=None, memory=None,
+               write: Callable = lambda block: block,
+               deterministic: bool = True):
+    """Returns the mixed values [B, N, E] and the keys and values attended to.
+
+    Args:
+      x: Inputs of the queries [B, N, E]; None to get keys and values only.
+      bias: [B or 1, H, N, S] or None.
+      mask: [B, N, S].
+      encoded: Inputs of the keys and values, if they are not `x`.
+      memory: Keys and values that are known already.
+      write: The block's own keys and values -> those to attend to.
+      deterministic: No dropout.
+    """
+    cfg = self.config
+    if memory is None and encoded is None:
+      query, *block = self._project(x, ('query', 'key', 'value'))
+      memory = write(tuple(block))
+    elif x is None:
+      return None, tuple(self._project(encoded, ('key', 'value')))
+    else:
+      query, = self._project(x, ('query',))
+      memory = memory or tuple(self._project(encoded, ('key', 'value')))
+    drop = nn.Dropout(cfg.dropout_rate, broadcast_dims=(-2,))
+    mixed = layers.attend(
+        query, *memory, bias, mask,
+        drop=functools.partial(drop, deterministic=deterministic))
+    out = layers.Dense(cfg.emb_dim, ('joined_kv', 'embed'), name='out')(mixed)
+    return out, memory
+
+  @nn.nowrap
+  def _project(self, x, names):
+    cfg = self.config
+    scaled = lambda *args: layers.dense_init(*args) / cfg.head_dim**0.5
+    flat = layers.project(
+        self, x, {name: cfg.num_heads * cfg.head_dim for name in names},
+        ('embed', 'joined_kv'), {'query': scaled})
+    return [layers.heads_of(y, cfg.num_heads) for y in flat]
+
+
+class MlpBlock(nn.Module):
+  """act(x wi) wo, or act_0(x wi_0) * act_1(x wi_1) wo when gated."""
+  config: T5Config
+
+  @nn.compact
+  def __call__(self, x, *, deterministic: bool = True):
+    cfg = self.config
+    acts = cfg.mlp_activations
+    names = ['wi'] if len(acts) == 1 else [f'wi_{i}' for i in range(len(acts))]
+    inner = layers.project(self, x, {name: cfg.mlp_dim for name in names},
+                           ('embed', 'mlp'))
+    y = functools.reduce(
+        jnp.multiply, (ACTIVATIONS[act](h) for act, h in zip(acts, inner)))
+    y = nn.Dropout(cfg.dropout_rate, broadcast_dims=(-2,))(
+        y, deterministic=deterministic)
+    return layers.Dense(cfg.emb_dim, ('mlp', 'embed'), name='wo')(y)
+
+
+class EncoderLayer(nn.Module):
+  """Self-attention and an MLP, each behind a norm and beside a residual."""
+  config: T5Config
+
+  def setup(self):
+    self.pre_attention_layer_norm = layers.RMSNorm()
+    self.attention = Attention(self.config)
+    self.pre_mlp_layer_norm = layers.RMSNorm()
+    self.mlp = MlpBlock(self.config)
+    self.drop = nn.Dropout(self.config.dropout_rate, broadcast_dims=(-2,))
+
+  def __call__(self, x, bias, mask, *, deterministic: bool = True):
+    """Hidden states [B, I, E] -> [B, I, E]."""
+    drop = functools.partial(self.drop, deterministic=deterministic)
+    y, _ = self.attention(self.pre_attention_layer_norm(x), bias, mask,
+                          deterministic=deterministic)
+    x = x + drop(y)
+    y = self.mlp(self.pre_mlp_layer_norm(x), deterministic=deterministic)
+    return x + drop(y)
+
+
+class DecoderLayer(nn.Module):
+  """Self-attention, cross-attention and an MLP, each behind a norm."""
+  config: T5Config
+
+  def setup(self):
+    self.pre_self_attention_layer_norm = layers.RMSNorm()
+    self.self_attention = Attention(self.config)
+    self.pre_cross_attention_layer_norm = layers.RMSNorm()
+    self.encoder_decoder_attention = Attention(self.config)
+    self.pre_mlp_layer_norm = layers.RMSNorm()
+    self.mlp = MlpBlock(self.config)
+    self.drop = nn.Dropout(self.config.dropout_rate, broadcast_dims=(-2,))
+
+  def __call__(self, x, bias, mask, cross_mask, *, encoded=None, memory=None,
+               write: Callable = lambda block: block,
+               deterministic: bool = True):
+    """Hidden states [B, N, E] -> the same, and keys/values of the block."""
+    drop = functools.partial(self.drop, deterministic=deterministic)
+    y, own = self.self_attention(
+        self.pre_self_attention_layer_norm(x), bias, mask, write=write,
+        deterministic=deterministic)
+    x = x + drop(y)
+    y, _ = self.encoder_decoder_attention(
+        self.pre_cross_attention_layer_norm(x), None, cross_mask,
+        encoded=encoded, memory=memory, deterministic=deterministic)
+    x = x + drop(y)
+    y = self.mlp(self.pre_mlp_layer_norm(x), deterministic=deterministic)
+    return x + drop(y), own
+
+  def memory(self, encoded):
+    """Cross-attention's keys and values of one prompt, each [B, I, H, D]."""
+    return self.encoder_decoder_attention(None, None, None, encoded=encoded)[1]
+
+
+class Encoder(nn.Module):
+  """The encoder stack; embeddings are the caller's."""
+  config: T5Config
+
+  def setup(self):
+    cfg = self.config
+    self.relpos_bias = RelativeBias(cfg, bidirectional=True)
+    self.layers = [EncoderLayer(cfg) for _ in range(cfg.num_encoder_layers)]
+    self.encoder_norm = layers.RMSNorm()
+    self.drop = nn.Dropout(cfg.dropout_rate, broadcast_dims=(-2,))
+
+  def __call__(self, x, visible, *, deterministic: bool = True):
+    """Embedded inputs [B, I, E], visible [B, I] -> states [B, I, E]."""
+    b, n = visible.shape
+    i = jnp.arange(n)
+    bias = self.relpos_bias((i[:, None] - i[None])[None])
+    mask = jnp.broadcast_to(visible[:, None], (b, n, n))
+    x = self.drop(x, deterministic=deterministic)
+    for layer in self.layers:
+      x = layer(x, bias, mask, deterministic=deterministic)
+    return self.drop(self.encoder_norm(x), deterministic=deterministic)
+
+
+class Decoder(nn.Module):
+  """The decoder stack and, if the embedding is not tied, the head."""
+  config: T5Config
+
+  def setup(self):
+    cfg = self.config
+    self.relpos_bias = RelativeBias(cfg, bidirectional=False)
+    self.layers = [DecoderLayer(cfg) for _ in range(cfg.num_decoder_layers)]
+    self.decoder_norm = layers.RMSNorm()
+    self.drop = nn.Dropout(cfg.dropout_rate, broadcast_dims=(-2,))
+    if not cfg.logits_via_embedding:
+      self.logits_dense = layers.Dense(cfg.vocab_size, ('embed', 'vocab'))
+
+  def __call__(self, x, distance, mask, cross_mask, *, encoded=None,
+               memory=None, write=None, deterministic: bool = True):
+    """Embedded block [B, N, E] -> normed states, keys/values per layer.
+
+    Args:
+      x: Embedded tokens [B, N, E].
+      distance: Query position - key position [B or 1, N, S].
+      mask: Keys that a node sees [B, N, S].
+      cross_mask: Encoder states that a node sees [B, N, I].
+      encoded: Encoder states [B, I, E], or None if `memory` is given.
+      memory: Cross-attention keys and values per layer.
+      write: (layer, block's keys and values) -> keys and values to attend to.
+      deterministic: No dropout.
+    """
+    bias = self.relpos_bias(distance)
+    x, owned = self.drop(x, deterministic=deterministic), []
+    for i, layer in enumerate(self.layers):
+      store = functools.partial(write, i) if write else lambda block: block
+      x, own = layer(x, bias, mask, cross_mask, encoded=encoded,
+                     memory=memory[i] if memory else None, write=store,
+                     deterministic=deterministic)
+      owned.append(own)
+    x = self.drop(self.decoder_norm(x), deterministic=deterministic)
+    return x, tuple(owned)
+
+  def memory(self, encoded):
+    """Cross-attention keys and values of every layer."""
+    return tuple(layer.memory(encoded) for layer in self.layers)
+
+  def readout(self, x):
+    """Logits of an untied head."""
+    return self.logits_dense(x)
+
+
+class Transformer(nn.Module):
+  """T5 as a linen module, in the parameter layout of T5X's minimal T5."""
+  config: T5Config
+
+  def setup(self):
+    cfg = self.config
+    self.token_embedder = layers.Embed(cfg.vocab_size, cfg.emb_dim)
+    self.encoder = Encoder(cfg)
+    self.decoder = Decoder(cfg)
+
+  def __call__(self, inputs: Int[Array, 'B I'], shifted: Int[Array, 'B N'], *,
+               deterministic: bool = True) -> Float[Array, 'B N V']:
+    """Teacher-forced logits; 0 is padding in `inputs`.
+
+    Args:
+      inputs: Encoder tokens.
+      shifted: Decoder inputs: the targets moved right by one, 0 first.
+      deterministic: No dropout; otherwise give an rng named 'dropout'.
+    """
+    encoded = self.encode(inputs, deterministic=deterministic)
+    b, n = shifted.shape
+    i = jnp.arange(n)
+    distance = i[:, None] - i[None]
+    hidden, _ = self.decoder(
+        self.embed(shifted), distance[None],
+        jnp.broadcast_to(distance >= 0, (b, n, n)), seen(inputs, n),
+        encoded=encoded, deterministic=deterministic)
+    return self.readout(hidden)
+
+  def embed(self, tokens):
+    """Token embeddings in the activations' dtype."""
+    return self.token_embedder(tokens).astype(self.config.dtype)
+
+  def encode(self, inputs: Int[Array, 'B I'], *, deterministic: bool = True):
+    """Encoder states [B, I, E]."""
+    return self.encoder(self.embed(inputs), inputs > 0,
+                        deterministic=deterministic)
+
+  def memory(self, inputs: Int[Array, 'B I']):
+    """Encodes a prompt: cross-attention keys and values of every layer."""
+    return self.decoder.memory(self.encode(inputs))
+
+  def extend(self, tokens, distance, mask, cross_mask, memory, write):
+    """Scores a block: states [B, N, E] and keys and values of every layer."""
+    return self.decoder(self.embed(tokens), distance, mask, cross_mask,
+                        memory=memory, write=write)
+
+  def readout(self, hidden: Float[Array, '*axes E']) -> Float[Array, '*axes V']:
+    """Float32 logits of decoder states."""
+    wide = hidden.astype(jnp.float32)
+    if self.config.logits_via_embedding:
+      return self.token_embedder.attend(wide) / self.config.emb_dim**0.5
+    return self.decoder.readout(wide)
+
+
+def seen(inputs: Int[Array, 'B I'], n: int) -> Bool[Array, 'B N I']:
+  """Encoder positions that each of n decoder nodes sees: not the padding."""
+  b, width = inputs.shape
+  return jnp.broadcast_to((inputs > 0)[:, None], (b, n, width))
+
+
+@struct.dataclass
+class Encoded:
+  """What a T5 cache keeps of its prompt; never rolled back."""
+  memory: tuple[tuple[Array, Array], ...]
+  inputs: Int[Array, 'B I']
+
+
+@dataclasses.dataclass(frozen=True)
+class T5:
+  """A T5 as a `LanguageModel`; `Prompt.inputs` is what the encoder reads."""
+  config: T5Config
+
+  @property
+  def vocab_size(self) -> int:
+    return self.config.vocab_size
+
+  @property
+  def module(self) -> Transformer:
+    return Transformer(self.config)
+
+  def init_params(self, key: jax.Array) -> dict[str, Any]:
+    """Random parameters in checkpoint layout."""
+    token = jnp.ones((1, 1), jnp.int32)
+    return self.module.init(key, token, token)['params']
+
+  def pack(self, params: dict[str, Any]) -> dict[str, Any]:
+    """Checkpoint layout -> decode layout of the default backend."""
+    return layers.pack(params)
+
+  def init(self, params: Any, prompt: types.Prompt,
+           capacity: int) -> cache_lib.Cache:
+    """Runs the encoder; allocates `capacity` slots per row.
+
+    Raises:
+      ValueError: The prompt has no `inputs`.
+    """
+    if prompt.inputs is None:
+      raise ValueError('A T5 needs Prompt.inputs, the text that its encoder '
+                       'reads; got None.')
+    cfg, b = self.config, len(prompt.inputs)
+    memory = self._apply(params, prompt.inputs, method='memory')
+    shape = (b, capacity, cfg.num_heads, cfg.head_dim)
+    slots = jnp.zeros(shape, cfg.dtype)
+    return cache_lib.Cache(((slots, slots),) * cfg.num_decoder_layers,
+                           jnp.zeros(b, jnp.int32),
+                           Encoded(memory, prompt.inputs))
+
+  def extend(self, params: Any, cache: cache_lib.Cache, tree: types.TokenTree):
+    """Hidden states [B, N, E] of a block, written at [length, length + N)."""
+    distance, mask = cache.view(tree)
+    cross = seen(cache.static.inputs, tree.tokens.shape[1])
+    hidden, slots = self._apply(
+        params, tree.tokens, distance, mask, cross, cache.static.memory,
+        cache.write, method='extend')
+    return hidden, cache.replace(layers=slots)
+
+  def head(self, params: Any, hidden: Float[Array, '*axes E']):
+    """Logits [*axes, V], float32."""
+    return self._apply(params, hidden, method='readout')
+
+  def _apply(self, params, *args, method: str):
+    return self.module.apply({'params': params}, *args, method=method)

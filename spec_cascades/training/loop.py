@@ -1,0 +1,233 @@
+"""Training from start to end: resume, update, evaluate, save."""
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import math
+import pathlib
+import signal
+import time
+from typing import Any, Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+
+from spec_cascades import decode
+from spec_cascades import targets
+from spec_cascades import warp
+from spec_cascades.drafters import null
+from spec_cascades.evaluation import text
+from spec_cascades.training import data as data_lib
+from spec_cascades.training import grow
+from spec_cascades.training import train_step
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+  """Numbers of a run.
+
+  Attributes:
+    steps: Updates in all.
+    peak: Learning rate at the end of the warm-up (relative, as in Adafactor).
+    warmup: Steps of linear warm-up; then 1/sqrt(step).
+    cooldown: Last steps, over which the rate falls to 0.
+    seed: Of initialisation and dropout.
+    log_every: Steps between lines.
+    save_every: Steps between checkpoints.
+    eval_every: Steps between evaluations.
+    eval_sentences: Validation sentences without a near-duplicate in train
+      that are translated for BLEU.
+    eval_batch: Sentences per decoded batch.
+    max_length: Decoded tokens of a sentence at most.
+    keep: Checkpoints kept.
+  """
+  steps: int = 10_000
+  peak: float = 0.02
+  warmup: int = 300
+  cooldown: int = 1_000
+  seed: int = 0
+  log_every: int = 50
+  save_every: int = 250
+  eval_every: int = 500
+  eval_sentences: int = 200
+  eval_batch: int = 50
+  max_length: int = 72
+  keep: int = 2
+
+
+def train(lm: Any, corpus: data_lib.ParallelText, model_dir: str,
+          recipe: Recipe, *, grow_from: str | None = None,
+          log: Callable[[str], None] = print) -> train_step.TrainState:
+  """Trains `lm` on `corpus`; the same call resumes an interrupted run.
+
+  SIGTERM saves and returns early. Metrics go to `model_dir`/metrics.jsonl.
+
+  Args:
+    lm: A `LanguageModel` with `module` and `init_params`.
+    corpus: Where batches come from.
+    model_dir: Checkpoints and metrics; made if absent.
+    recipe: Numbers of the run.
+    grow_from: Checkpoints of a shallower model to start from (stacking).
+    log: Receives lines of progress.
+
+  Raises:
+    ValueError: The vocabulary does not fit the model, a loss is not finite.
+  """
+  if corpus.vocabulary.size != lm.vocab_size:
+    raise ValueError(f'The vocabulary has {corpus.vocabulary.size} pieces, the '
+                     f'model {lm.vocab_size}: make them equal.')
+  folder = pathlib.Path(model_dir).expanduser().absolute()
+  folder.mkdir(parents=True, exist_ok=True)
+  optimizer = train_step.adafactor(train_step.schedule(
+      peak=recipe.peak, warmup=recipe.warmup, total=recipe.steps,
+      cooldown=recipe.cooldown))
+  update = train_step.Update(lm, optimizer, seed=recipe.seed)
+  options = ocp.CheckpointManagerOptions(max_to_keep=recipe.keep)
+  with ocp.CheckpointManager(folder / 'checkpoints', options=options) as saves:
+    state = _start(lm, update, saves, recipe, grow_from, log)
+    return _run(update, state, corpus, saves, recipe, folder, log)
+
+
+def _start(lm, update, saves, recipe, grow_from, log):
+  """The newest checkpoint of this run, or a fresh state."""
+  fresh = lambda: update.init(lm.init_params(jax.random.key(recipe.seed)))
+  newest = saves.latest_step()
+  if newest is not None:
+    log(f'resuming at step {newest}')
+    like = jax.eval_shape(fresh)
+    return saves.restore(newest, args=ocp.args.StandardRestore(like))
+  if grow_from is None:
+    return fresh()
+  params = grow.stack(restore_params(grow_from), lm.init_params(
+      jax.random.key(recipe.seed)))
+  log(f'starting from {grow_from}')
+  return update.init(params)
+
+
+def restore_params(model_dir: str) -> Any:
+  """Parameters of the newest checkpoint of a run, as numpy arrays.
+
+  Raises:
+    ValueError: There is no checkpoint.
+  """
+  folder = pathlib.Path(model_dir).expanduser().absolute() / 'checkpoints'
+  with ocp.CheckpointManager(folder) as saves:
+    newest = saves.latest_step()
+    if newest is None:
+      raise ValueError(f'No checkpoint under {folder}; train the model first.')
+    state = saves.restore(newest, args=ocp.args.StandardRestore())
+  return jax.tree.map(np.asarray, state['params'])
+
+
+class _Terminated:
+  """Remembers a SIGTERM, so that the loop can save and stop."""
+
+  def __init__(self):
+    self.received = False
+    signal.signal(signal.SIGTERM, self._note)
+
+  def _note(self, number, frame):
+    del number, frame
+    self.received = True
+
+
+def _run(update, state, corpus, saves, recipe, folder, log):
+  terminated = _Terminated()
+  step_fn = jax.jit(update, donate_argnums=0)
+  score = Validation(update, corpus, recipe)
+  step, since, tokens, losses = int(state.step), time.time(), 0., []
+  save = lambda: saves.save(step, args=ocp.args.StandardSave(state))
+  while step < recipe.steps and not terminated.received:
+    state, metrics = step_fn(state, corpus.batch(step))
+    losses.append(metrics)
+    step += 1
+    if step % recipe.log_every == 0 or step == recipe.steps:
+      mean, count = _summary(losses)
+      if not math.isfinite(mean):
+        raise ValueError(f'The loss is {mean} between steps '
+                         f'{step - len(losses)} and {step}; the last good '
+                         f'checkpoint is step {saves.latest_step()}.')
+      elapsed = time.time() - since
+      left = (recipe.steps - step) * elapsed / len(losses)
+      log(f'step {step}/{recipe.steps}  loss {mean:.3f}  '
+          f'{count / elapsed:.0f} tokens/s  left {left / 60:.0f} min')
+      _record(folder, step=step, loss=mean, tokens_per_second=count / elapsed)
+      since, losses = time.time(), []
+    if step % recipe.eval_every == 0 or step == recipe.steps:
+      began = time.time()
+      found = score(state.params)
+      log(f'step {step}  ' + '  '.join(f'{k} {v:.3f}' for k, v in found.items()))
+      _record(folder, step=step, **found)
+      since += time.time() - began
+    if step % recipe.save_every == 0:
+      save()
+  if saves.latest_step() != step:
+    save()
+  saves.wait_until_finished()
+  return state
+
+
+def _summary(losses):
+  """Mean loss per token and tokens of a list of metrics."""
+  counts = np.array([m['tokens'] for m in losses], np.float64)
+  values = np.array([m['loss'] for m in losses], np.float64)
+  return float((counts * values).sum() / counts.sum()), float(counts.sum())
+
+
+def _record(folder, **row):
+  with (folder / 'metrics.jsonl').open('a', encoding='utf-8') as file:
+    file.write(json.dumps(dict(row, time=time.time())) + '\n')
+
+
+class Validation:
+  """Loss on the validation split, BLEU of greedy translations."""
+
+  def __init__(self, update: train_step.Update, corpus: data_lib.ParallelText,
+               recipe: Recipe, *, split: str = 'validation'):
+    self.lm, self.corpus, self.recipe = update.lm, corpus, recipe
+    self.loss = jax.jit(update.loss)
+    fresh = [x for x in corpus.lines(split) if not x['near_duplicate']]
+    encode = corpus.vocabulary.encode
+    widest = max(corpus.buckets)
+    fits = [x for x in fresh if len(encode(x[corpus.source])) <= widest]
+    order = np.random.default_rng(0).permutation(len(fits))
+    self.lines = [fits[i] for i in order[:recipe.eval_sentences]]
+
+  @functools.cached_property
+  def _groups(self):
+    return self.corpus.bucketed('validation')
+
+  def __call__(self, params: Any) -> dict[str, float]:
+    """Loss in nats per token and BLEU."""
+    total = count = 0.
+    for sources, targets_ in self._groups.values():
+      batch = data_lib.as_batch(sources[:64], targets_[:64])
+      loss, tokens = self.loss(params, batch)
+      total, count = total + float(loss * tokens), count + float(tokens)
+    return dict(validation_loss=total / count, bleu=self.bleu(params))
+
+  def bleu(self, params: Any) -> float:
+    """Corpus BLEU of greedy translations of the chosen sentences."""
+    import sacrebleu  # pylint: disable=g-import-not-at-top
+    return sacrebleu.corpus_bleu(
+        self.translate(params),
+        [[x[self.corpus.target] for x in self.lines]]).score
+
+  def translate(self, params: Any) -> list[str]:
+    """Greedy translations of `self.lines`, batch by batch."""
+    vocabulary, size = self.corpus.vocabulary, self.recipe.eval_batch
+    spec = decode.GenSpecSample(self.lm, null.Null(), self.recipe.max_length)
+    packed, out = self.lm.pack(params), []
+    rows = [vocabulary.encode(x[self.corpus.source]) for x in self.lines]
+    for start in range(0, len(rows), size):
+      part = rows[start:start + size]
+      filled = part + [[text.EOS]] * (size - len(part))
+      prompt = text.encoder_prompt(filled, max(self.corpus.buckets))
+      state = spec(packed, None, prompt, text.example_keys(0, range(size)),
+                   targets.Lossless(), warp.Warp(0.0))
+      out += [vocabulary.decode(row[1:]) for row in
+              np.asarray(state.tokens)[:len(part)]]
+    return out

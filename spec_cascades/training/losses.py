@@ -1,0 +1,25 @@
+"""Losses as pure functions of logits and targets."""
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+
+def cross_entropy(logits: Float[Array, 'B N V'], targets: Int[Array, 'B N'],
+                  *, z_loss: float = 0.0) -> tuple[Array, Array]:
+  """Sum over the targets that are not padding (0), and their number.
+
+  Args:
+    logits: Unnormalised log-probabilities, float32.
+    targets: Token ids; 0 is padding and carries no loss.
+    z_loss: Weight of log(Z)^2, which keeps the normaliser near 1.
+
+  Returns:
+    The summed loss in nats and the number of tokens.
+  """
+  weight = (targets > 0).astype(jnp.float32)
+  log_z = jax.nn.logsumexp(logits, -1)
+  score = jnp.take_along_axis(logits, targets[..., None], -1)[..., 0]
+  loss = log_z - score + z_loss * jnp.square(log_z)
+  return (loss * weight).sum(), weight.sum()
