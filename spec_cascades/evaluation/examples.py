@@ -1,0 +1,82 @@
+"""Evaluation sets: tab-separated source and reference texts."""
+from __future__ import annotations
+
+import csv
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+from typing import Sequence
+
+from spec_cascades.evaluation import text
+
+SOFTWARE_DOCS = (pathlib.Path(__file__).resolve().parents[1] / 'assets'
+                 / 'software_docs.en-de.tsv')
+
+
+@dataclasses.dataclass(frozen=True)
+class Example:
+  """One text with its reference; `index` seeds its random numbers."""
+  index: int
+  id: str
+  source: str
+  reference: str
+
+
+def read(path: str | os.PathLike = SOFTWARE_DOCS, *, source: str = 'en',
+         target: str = 'de', limit: int | None = None) -> list[Example]:
+  """Reads a table with a header `id`, `source`, `target`.
+
+  Args:
+    path: UTF-8, tab-separated, one example a line, no quoting.
+    source: Column of the input text.
+    target: Column of the reference.
+    limit: Take the first so many; None takes all.
+
+  Raises:
+    ValueError: No file, a column or a text is missing, or limit < 1.
+  """
+  path = pathlib.Path(path).expanduser()
+  if not path.is_file():
+    raise ValueError(f'No evaluation set at {path}; give a tab-separated file '
+                     f'with the columns id, {source}, {target}.')
+  if limit is not None and limit < 1:
+    raise ValueError(f'Got {limit} examples; give at least 1, or None for all.')
+  with path.open(encoding='utf-8', newline='') as file:
+    reader = csv.DictReader(file, delimiter='\t', quoting=csv.QUOTE_NONE)
+    missing = {'id', source, target} - set(reader.fieldnames or ())
+    if missing:
+      raise ValueError(f'{path} has no column {", ".join(sorted(missing))}; its '
+                       f'columns are {", ".join(reader.fieldnames or ())}.')
+    rows = list(reader)[:limit]
+  for i, row in enumerate(rows):
+    if not (row[source] or '').strip() or not (row[target] or '').strip():
+      raise ValueError(f'{path}, example {i + 1} ({row["id"]}): the text is '
+                       'empty; remove the line or fill it in.')
+  if not rows:
+    raise ValueError(f'{path} holds no example; give at least one.')
+  return [Example(i, row['id'], row[source], row[target])
+          for i, row in enumerate(rows)]
+
+
+def digest(examples: Sequence[Example]) -> str:
+  """SHA-256 of the texts, in order."""
+  texts = [[x.id, x.source, x.reference] for x in examples]
+  return hashlib.sha256(json.dumps(texts).encode()).hexdigest()
+
+
+def encode(vocabulary: text.Vocabulary, source: str, limit: int, *,
+           what: str = 'The input') -> list[int]:
+  """Tokens of one input, EOS at the end.
+
+  Raises:
+    ValueError: The text is empty, or longer than `limit` tokens.
+  """
+  if not source.strip():
+    raise ValueError(f'{what} is empty; give at least one word.')
+  tokens = vocabulary.encode(source)
+  if len(tokens) > limit:
+    raise ValueError(f'{what} has {len(tokens)} tokens; the model takes at '
+                     f'most {limit}: shorten or split it.')
+  return tokens

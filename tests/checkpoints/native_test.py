@@ -1,0 +1,113 @@
+"""Model directories: what is written is what is read, or one clear line."""
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tinypair
+
+from spec_cascades.checkpoints import native
+from spec_cascades.evaluation import pairs
+from spec_cascades.models import t5
+
+
+@pytest.fixture(scope='module')
+def vocabulary(tmp_path_factory):
+  return tinypair.make_vocabulary(tmp_path_factory.mktemp('vocabulary'))
+
+
+@pytest.fixture
+def model(tmp_path, vocabulary):
+  return tinypair.write(tmp_path / 'model', vocabulary, 0)
+
+
+def edit(model, **changes):
+  path = model / native.CONFIG
+  path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def test_float32_round_trip_is_exact(tmp_path, vocabulary):
+  lm = t5.T5(tinypair.config(16, 2, logits_via_embedding=False))
+  params = lm.init_params(jax.random.key(3))
+  native.save(tmp_path, lm, params, vocabulary, 'float32')
+  loaded, again, words = native.load(tmp_path)
+  assert loaded == lm and hash(loaded) == hash(lm)
+  assert words.size == tinypair.PIECES
+  jax.tree.map(np.testing.assert_array_equal, params, again)
+
+
+def test_bfloat16_is_rounded_once_and_read_as_float32(tmp_path, vocabulary):
+  lm = t5.T5(tinypair.config(16, 1))
+  params = lm.init_params(jax.random.key(3))
+  native.save(tmp_path, lm, params, vocabulary)
+  _, again, _ = native.load(tmp_path)
+  want = jax.tree.map(
+      lambda x: x.astype(jnp.bfloat16).astype(jnp.float32), params)
+  jax.tree.map(np.testing.assert_array_equal, want, again)
+  assert all(x.dtype == jnp.float32 for x in jax.tree.leaves(again))
+
+
+def test_digest_follows_weights_and_configuration(tmp_path, vocabulary):
+  first = tinypair.write(tmp_path / 'a', vocabulary, 0)
+  same = tinypair.write(tmp_path / 'b', vocabulary, 0, info={'note': 'x'})
+  other = tinypair.write(tmp_path / 'c', vocabulary, 1)
+  assert native.digest(first) == native.digest(same) != native.digest(other)
+
+
+def test_a_missing_file_is_named(model):
+  for name in (native.CONFIG, native.WEIGHTS, native.VOCABULARY):
+    content = (model / name).read_bytes()
+    (model / name).unlink()
+    with pytest.raises(ValueError, match=name):
+      native.load(model)
+    (model / name).write_bytes(content)
+
+
+@pytest.mark.parametrize('name, what', [
+    (native.WEIGHTS, 'cut off'), (native.VOCABULARY, 'not a SentencePiece'),
+    (native.CONFIG, 'not JSON')])
+def test_a_truncated_file_is_named(model, name, what):
+  path = model / name
+  path.write_bytes(path.read_bytes()[:-40])
+  with pytest.raises(ValueError, match=what):
+    native.load(model)
+
+
+def test_wrong_configurations_are_refused(model):
+  fields = json.loads((model / native.CONFIG).read_text())['config']
+  for changes, what in (
+      (dict(family='gpt'), "'gpt'; allowed: t5"),
+      (dict(format=9), 'format 9'), (dict(dtype='float16'), "'float16'"),
+      (dict(dtype='bfloat16'), 'says bfloat16'),
+      (dict(config={**fields, 'depth': 3}), 'sets depth'),
+      (dict(config={**fields, 'vocab_size': 4096}), '512 pieces'),
+      (dict(config={**fields, 'mlp_dim': 24}), 'wrong shape'),
+      (dict(config={**fields, 'num_decoder_layers': 2}), 'missing'),
+      (dict(config={**fields, 'num_encoder_layers': 0}), 'left over')):
+    before = (model / native.CONFIG).read_bytes()
+    edit(model, **changes)
+    with pytest.raises(ValueError, match=what) as error:
+      native.load(model)
+    assert '\n' not in str(error.value)
+    (model / native.CONFIG).write_bytes(before)
+
+
+def test_save_refuses_what_load_would(tmp_path, vocabulary):
+  lm = t5.T5(tinypair.config(16, 1))
+  params = lm.init_params(jax.random.key(0))
+  with pytest.raises(ValueError, match='float16'):
+    native.save(tmp_path, lm, params, vocabulary, 'float16')
+  with pytest.raises(ValueError, match='left over: spare'):
+    native.save(tmp_path, lm, {**params, 'spare': jnp.ones(2)}, vocabulary)
+  with pytest.raises(ValueError, match='allowed: T5'):
+    native.save(tmp_path, object(), params, vocabulary)
+  assert not any(tmp_path.iterdir())
+
+
+def test_vocabularies_that_differ_are_refused(tmp_path, model, vocabulary):
+  del vocabulary
+  other = tinypair.make_vocabulary(tmp_path, 511)
+  drafter = tinypair.write(tmp_path / 'drafter', other, 1)
+  with pytest.raises(ValueError, match='vocabularies .* differ'):
+    pairs.load(str(model), str(drafter))
