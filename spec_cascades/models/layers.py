@@ -25,9 +25,10 @@ from jaxtyping import Array, Bool, Float
 FUSED = (('query', 'key', 'value'), ('wi_0', 'wi_1'))
 FUSED_CROSS = (('key', 'value'),)
 CROSS_ATTENTION = 'encoder_decoder_attention'
-# XLA's CPU backend packs the right operand of a small product on every call:
-# with the weight as the left operand, [out, in], it is read once.
-OUT_IN_BACKENDS = ('cpu',)
+# XLA's CPU backend packs the right operand of a product with 2 or more rows on
+# every call. For large weights that costs more than reading them: there the
+# weight is the left operand, [out, in] (docs/benchmarks.md has the figures).
+OUT_IN_ELEMENTS = {'cpu': 2**20}
 
 dense_init = nn.initializers.variance_scaling(1.0, 'fan_in', 'truncated_normal')
 
@@ -41,11 +42,12 @@ class Packed:
 
 def pack_kernel(kernel: Float[Array, 'in out'], backend: str) -> Packed:
   """One kernel in the layout that `backend` reads fastest."""
-  out_in = backend in OUT_IN_BACKENDS
+  out_in = kernel.size >= OUT_IN_ELEMENTS.get(backend, math.inf)
   return Packed(jnp.asarray(kernel.T if out_in else kernel), out_in)
 
 
 def pack(params: dict[str, Any], backend: str | None = None, *,
+         tied: bool = False,
          fused: tuple[tuple[str, ...], ...] = FUSED) -> dict[str, Any]:
   """Checkpoint layout -> decode layout, for a tree of parameters.
 
@@ -55,6 +57,7 @@ def pack(params: dict[str, Any], backend: str | None = None, *,
   Args:
     params: Parameters as a checkpoint or `module.init` has them.
     backend: Where decoding will run; JAX's default backend if None.
+    tied: The embedding is the head's weight too.
     fused: Groups of sibling kernels that read the same input.
   """
   backend = backend or jax.default_backend()
@@ -62,6 +65,8 @@ def pack(params: dict[str, Any], backend: str | None = None, *,
   for name, child in params.items():
     if not isinstance(child, dict):
       out[name] = child
+    elif set(child) == {'embedding'}:
+      out[name] = _pack_table(child['embedding'], backend if tied else '')
     elif set(child) == {'kernel'}:
       kernels[name] = jnp.asarray(child['kernel'])
     else:
@@ -74,6 +79,16 @@ def pack(params: dict[str, Any], backend: str | None = None, *,
   for name, kernel in kernels.items():
     out[name] = {'packed': pack_kernel(kernel, backend)}
   return out
+
+
+def _pack_table(table: Float[Array, 'V E'], backend: str) -> dict[str, Any]:
+  """An embedding, which is [out, in] already, and a head's weight if tied."""
+  table = jnp.asarray(table)
+  if backend not in OUT_IN_ELEMENTS:
+    return {'embedding': table}
+  out_in = table.size >= OUT_IN_ELEMENTS[backend]
+  return {'embedding': table,
+          'packed': Packed(table if out_in else table.T, out_in)}
 
 
 def packed_name(names: tuple[str, ...]) -> str:
@@ -183,10 +198,10 @@ class Embed(nn.Module):
     return self.embedding[tokens]
 
   def attend(self, x: Float[Array, '*rows E']) -> Float[Array, '*rows V']:
-    """Float32 logits x @ embedding.T; the table is [out, in] already."""
-    out_in = jax.default_backend() in OUT_IN_BACKENDS
-    table = self.embedding if out_in else self.embedding.T
-    return logits(x, Packed(table, out_in))
+    """Logits x @ embedding.T, through the packed weight if there is one."""
+    if self.has_variable('params', 'packed'):
+      return linear(x, self.get_variable('params', 'packed'))
+    return x @ self.embedding.T.astype(x.dtype)
 
 
 def attend(query: Float[Array, 'B N H D'], key: Float[Array, 'B S K D'],

@@ -351,7 +351,7 @@ class T5:
 
   def pack(self, params: dict[str, Any]) -> dict[str, Any]:
     """Checkpoint layout -> decode layout of the default backend."""
-    return layers.pack(params)
+    return layers.pack(params, tied=self.config.logits_via_embedding)
 
   def init(self, params: Any, prompt: types.Prompt,
            capacity: int) -> cache_lib.Cache:

@@ -1,0 +1,26 @@
+# Makes .venv and installs a requirements file into it, once per content.
+#
+# Sourced by the other scripts, from the repository's root:
+#   . scripts/setup.sh requirements.txt
+# PYTHON names another interpreter (3.11 or newer) than python3.
+_requirements=$1
+_python=${PYTHON:-python3}
+if ! "$_python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
+  echo "setup: $_python is $("$_python" -V 2>&1); Python 3.11 or newer is" \
+    "needed: set PYTHON=/path/to/python3.11" >&2
+  exit 2
+fi
+if [ ! -x .venv/bin/python ]; then
+  "$_python" -m venv .venv
+fi
+_stamp=.venv/installed-$(cat requirements.txt "$_requirements" pyproject.toml |
+  sha256sum | cut -c1-16)-$(basename "$_requirements")
+if [ ! -e "$_stamp" ]; then
+  echo "setup: installing $_requirements into .venv (some minutes, once)"
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check \
+    -r "$_requirements" 2>.venv/pip.log ||
+    { cat .venv/pip.log >&2; exit 1; }
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check \
+    --no-deps -e . 2>>.venv/pip.log || { cat .venv/pip.log >&2; exit 1; }
+  touch "$_stamp"
+fi
