@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import math
 import pathlib
@@ -11,17 +10,12 @@ import time
 from typing import Any, Callable
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 
-from spec_cascades import decode
-from spec_cascades import targets
-from spec_cascades import warp
-from spec_cascades.drafters import null
-from spec_cascades.evaluation import text
 from spec_cascades.training import data as data_lib
 from spec_cascades.training import grow
+from spec_cascades.training import quality
 from spec_cascades.training import train_step
 
 
@@ -101,14 +95,14 @@ def _start(lm, update, saves, recipe, grow_from, log):
     return saves.restore(newest, args=ocp.args.StandardRestore(like))
   if grow_from is None:
     return fresh()
-  params = grow.stack(restore_params(grow_from), lm.init_params(
-      jax.random.key(recipe.seed)))
+  fresh_params = lm.init_params(jax.random.key(recipe.seed))
+  params = grow.stack(restore_params(grow_from)[0], fresh_params)
   log(f'starting from {grow_from}')
   return update.init(params)
 
 
-def restore_params(model_dir: str) -> Any:
-  """Parameters of the newest checkpoint of a run, as numpy arrays.
+def restore_params(model_dir: str) -> tuple[Any, int]:
+  """Parameters of the newest checkpoint of a run, as numpy arrays; its step.
 
   Raises:
     ValueError: There is no checkpoint.
@@ -119,7 +113,7 @@ def restore_params(model_dir: str) -> Any:
     if newest is None:
       raise ValueError(f'No checkpoint under {folder}; train the model first.')
     state = saves.restore(newest, args=ocp.args.StandardRestore())
-  return jax.tree.map(np.asarray, state['params'])
+  return jax.tree.map(np.asarray, state['params']), newest
 
 
 class _Terminated:
@@ -137,8 +131,10 @@ class _Terminated:
 def _run(update, state, corpus, saves, recipe, folder, log):
   terminated = _Terminated()
   step_fn = jax.jit(update, donate_argnums=0)
-  score = Validation(update, corpus, recipe)
-  step, since, tokens, losses = int(state.step), time.time(), 0., []
+  score = quality.Validation(
+      update.lm, update.loss, corpus, sentences=recipe.eval_sentences,
+      batch=recipe.eval_batch, max_length=recipe.max_length)
+  step, since, losses = int(state.step), time.time(), []
   save = lambda: saves.save(step, args=ocp.args.StandardSave(state))
   while step < recipe.steps and not terminated.received:
     state, metrics = step_fn(state, corpus.batch(step))
@@ -180,54 +176,3 @@ def _summary(losses):
 def _record(folder, **row):
   with (folder / 'metrics.jsonl').open('a', encoding='utf-8') as file:
     file.write(json.dumps(dict(row, time=time.time())) + '\n')
-
-
-class Validation:
-  """Loss on the validation split, BLEU of greedy translations."""
-
-  def __init__(self, update: train_step.Update, corpus: data_lib.ParallelText,
-               recipe: Recipe, *, split: str = 'validation'):
-    self.lm, self.corpus, self.recipe = update.lm, corpus, recipe
-    self.loss = jax.jit(update.loss)
-    fresh = [x for x in corpus.lines(split) if not x['near_duplicate']]
-    encode = corpus.vocabulary.encode
-    widest = max(corpus.buckets)
-    fits = [x for x in fresh if len(encode(x[corpus.source])) <= widest]
-    order = np.random.default_rng(0).permutation(len(fits))
-    self.lines = [fits[i] for i in order[:recipe.eval_sentences]]
-
-  @functools.cached_property
-  def _groups(self):
-    return self.corpus.bucketed('validation')
-
-  def __call__(self, params: Any) -> dict[str, float]:
-    """Loss in nats per token and BLEU."""
-    total = count = 0.
-    for sources, targets_ in self._groups.values():
-      batch = data_lib.as_batch(sources[:64], targets_[:64])
-      loss, tokens = self.loss(params, batch)
-      total, count = total + float(loss * tokens), count + float(tokens)
-    return dict(validation_loss=total / count, bleu=self.bleu(params))
-
-  def bleu(self, params: Any) -> float:
-    """Corpus BLEU of greedy translations of the chosen sentences."""
-    import sacrebleu  # pylint: disable=g-import-not-at-top
-    return sacrebleu.corpus_bleu(
-        self.translate(params),
-        [[x[self.corpus.target] for x in self.lines]]).score
-
-  def translate(self, params: Any) -> list[str]:
-    """Greedy translations of `self.lines`, batch by batch."""
-    vocabulary, size = self.corpus.vocabulary, self.recipe.eval_batch
-    spec = decode.GenSpecSample(self.lm, null.Null(), self.recipe.max_length)
-    packed, out = self.lm.pack(params), []
-    rows = [vocabulary.encode(x[self.corpus.source]) for x in self.lines]
-    for start in range(0, len(rows), size):
-      part = rows[start:start + size]
-      filled = part + [[text.EOS]] * (size - len(part))
-      prompt = text.encoder_prompt(filled, max(self.corpus.buckets))
-      state = spec(packed, None, prompt, text.example_keys(0, range(size)),
-                   targets.Lossless(), warp.Warp(0.0))
-      out += [vocabulary.decode(row[1:]) for row in
-              np.asarray(state.tokens)[:len(part)]]
-    return out

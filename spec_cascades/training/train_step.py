@@ -72,5 +72,5 @@ class Update:
     updates, opt_state = self.optimizer.update(
         grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
-    metrics = dict(loss=loss, tokens=count, norm=optax.global_norm(grads))
+    metrics = dict(loss=loss, tokens=count, norm=optax.tree.norm(grads))
     return TrainState(state.step + 1, params, opt_state), metrics

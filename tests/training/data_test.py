@@ -1,0 +1,69 @@
+"""Batches are a function of (seed, step)."""
+import json
+
+import numpy as np
+import pytest
+
+import tinypair
+from spec_cascades.evaluation import examples
+from spec_cascades.evaluation import text
+from spec_cascades.training import data
+
+
+def write_corpus(directory, limit=120):
+  """The hand-written sentences as a corpus: 120 to train on, 40 to validate."""
+  rows = [dict(id=x.id, en=x.source, de=x.reference, near_duplicate=i % 4 == 0)
+          for i, x in enumerate(examples.read())]
+  splits = dict(train=rows[:limit], validation=rows[limit:limit + 40],
+                test=rows[limit + 40:])
+  for split, lines in splits.items():
+    (directory / f'{split}.jsonl').write_text(
+        '\n'.join(map(json.dumps, lines)), encoding='utf-8')
+
+
+@pytest.fixture(scope='module')
+def corpus(tmp_path_factory):
+  directory = tmp_path_factory.mktemp('corpus')
+  write_corpus(directory)
+  vocabulary = text.Vocabulary(str(tinypair.make_vocabulary(directory)))
+  return data.ParallelText(str(directory), vocabulary, buckets=(24, 48),
+                           tokens_per_batch=192)
+
+
+def test_an_epoch_shows_every_pair_once(corpus):
+  seen = []
+  for step in range(corpus.steps_per_epoch):
+    batch = corpus.batch(step)
+    assert batch['inputs'].shape == batch['targets'].shape
+    seen += [tuple(row) for row in batch['inputs']]
+  held = [tuple(row) for sources, _ in corpus.train.values() for row in sources]
+  assert len(seen) == len(set(seen))
+  assert set(seen) <= set(held)
+  left = len(held) - len(seen)
+  assert left < sum(corpus.rows(width) for width in corpus.train)
+
+
+def test_a_batch_depends_on_seed_and_step_alone(corpus):
+  again = data.ParallelText(corpus.directory, corpus.vocabulary,
+                            buckets=(24, 48), tokens_per_batch=192)
+  other = data.ParallelText(corpus.directory, corpus.vocabulary, seed=1,
+                            buckets=(24, 48), tokens_per_batch=192)
+  late = corpus.steps_per_epoch + 2
+  for name, got in again.batch(late).items():
+    np.testing.assert_array_equal(got, corpus.batch(late)[name])
+  assert any(
+      corpus.batch(i)['inputs'].tolist() != other.batch(i)['inputs'].tolist()
+      for i in range(3))
+
+
+def test_targets_are_shifted_and_end(corpus):
+  batch = corpus.batch(0)
+  np.testing.assert_array_equal(batch['shifted'][:, 1:], batch['targets'][:, :-1])
+  assert (batch['shifted'][:, 0] == 0).all()
+  assert ((batch['targets'] == text.EOS).sum(1) == 1).all()
+
+
+def test_a_missing_corpus_is_explained(corpus, tmp_path):
+  missing = data.ParallelText(str(tmp_path), corpus.vocabulary)
+  with pytest.raises(ValueError, match='build_corpus'):
+    missing.batch(0)

@@ -1,0 +1,145 @@
+"""Resuming is exact: killed runs end where uninterrupted ones do."""
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+import pytest
+
+import tinypair
+from spec_cascades.checkpoints import native
+from spec_cascades.evaluation import text
+from spec_cascades.models import t5
+from spec_cascades.training import data
+from spec_cascades.training import export
+from spec_cascades.training import loop
+from spec_cascades.training import train_step
+from training.data_test import write_corpus
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SIZES = dict(vocab_size=tinypair.PIECES, emb_dim=16, num_heads=2, head_dim=8,
+             num_encoder_layers=1, num_decoder_layers=1, mlp_dim=16,
+             logits_via_embedding=True, dropout_rate=0.1)
+
+
+def recipe(**changes):
+  return loop.Recipe(**{**dict(
+      steps=12, warmup=4, cooldown=4, log_every=3, save_every=4, eval_every=12,
+      eval_sentences=4, eval_batch=2, max_length=8), **changes})
+
+
+@pytest.fixture(scope='module')
+def corpus(tmp_path_factory):
+  directory = tmp_path_factory.mktemp('corpus')
+  write_corpus(directory)
+  vocabulary = text.Vocabulary(str(tinypair.make_vocabulary(directory)))
+  return data.ParallelText(str(directory), vocabulary, buckets=(48,),
+                           tokens_per_batch=192)
+
+
+@pytest.fixture(scope='module')
+def whole(corpus, tmp_path_factory):
+  """An uninterrupted run: its directory and its last state."""
+  directory = tmp_path_factory.mktemp('whole')
+  lines = []
+  state = loop.train(t5.T5(t5.T5Config(**SIZES)), corpus, str(directory),
+                     recipe(), log=lines.append)
+  return directory, state, lines
+
+
+def test_a_run_reports_progress_loss_and_bleu(whole):
+  directory, state, lines = whole
+  assert int(state.step) == 12
+  assert any('left' in line and 'tokens/s' in line for line in lines)
+  assert any('bleu' in line for line in lines)
+  assert len((directory / 'metrics.jsonl').read_text().splitlines()) == 5
+
+
+def test_losses_fall(corpus, tmp_path):
+  lines = []
+  loop.train(t5.T5(t5.T5Config(**SIZES)), corpus, str(tmp_path),
+             recipe(steps=60, eval_every=60, save_every=60, log_every=20),
+             log=lines.append)
+  losses = [float(re.search(r'loss ([0-9.]+)', line)[1]) for line in lines
+            if 'tokens/s' in line]
+  assert losses[-1] < losses[0] - 0.3
+
+
+def test_a_killed_run_resumes_bitwise(corpus, whole, tmp_path):
+  """SIGKILL in the middle of a real process; the same call goes on."""
+  gin = tmp_path / 'run.gin'
+  gin.write_text(f'''
+from __gin__ import dynamic_registration
+from spec_cascades.evaluation import text
+from spec_cascades.models import t5
+from spec_cascades.training import data
+from spec_cascades.training import loop
+text.Vocabulary.path = {corpus.vocabulary.path!r}
+data.ParallelText.directory = {corpus.directory!r}
+data.ParallelText.vocabulary = @text.Vocabulary()
+data.ParallelText.buckets = (48,)
+data.ParallelText.tokens_per_batch = 192
+loop.train.corpus = @data.ParallelText()
+loop.train.recipe = @loop.Recipe()
+t5.T5.config = @t5.T5Config()
+loop.train.lm = @t5.T5()
+loop.train.model_dir = {str(tmp_path / 'run')!r}
+''' + ''.join(f't5.T5Config.{k} = {v!r}\n' for k, v in SIZES.items()) + ''.join(
+    f'loop.Recipe.{k} = {v!r}\n' for k, v in vars(recipe()).items()))
+  command = [sys.executable, str(ROOT / 'scripts/train.py'),
+             f'--gin_file={gin}']
+  environment = {**os.environ, 'PYTHONPATH': str(ROOT)}
+  process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE,
+                             stderr=subprocess.STDOUT, text=True)
+  saved = tmp_path / 'run' / 'checkpoints' / '4'
+  limit = time.time() + 120
+  while not saved.exists() and process.poll() is None and time.time() < limit:
+    time.sleep(0.02)
+  process.send_signal(signal.SIGKILL)
+  process.communicate()
+  assert saved.exists()
+  result = subprocess.run(command, env=environment, capture_output=True,
+                          text=True, timeout=300, check=False)
+  assert result.returncode == 0, result.stderr
+  params, step = loop.restore_params(str(tmp_path / 'run'))
+  assert step == 12
+  for got, want in zip(jax.tree.leaves(params),
+                       jax.tree.leaves(whole[1].params)):
+    np.testing.assert_array_equal(got, want)
+
+
+def test_a_vocabulary_of_another_size_is_refused(corpus, tmp_path):
+  lm = t5.T5(t5.T5Config(**{**SIZES, 'vocab_size': 100}))
+  with pytest.raises(ValueError, match='512 pieces.*100'):
+    loop.train(lm, corpus, str(tmp_path), recipe())
+
+
+def test_no_checkpoint_is_explained(tmp_path):
+  with pytest.raises(ValueError, match='No checkpoint'):
+    loop.restore_params(str(tmp_path))
+
+
+def test_export_writes_a_model_that_loads(corpus, whole, tmp_path):
+  lm = t5.T5(t5.T5Config(**SIZES))
+  figures = export.export(lm, corpus, str(whole[0]), str(tmp_path / 'out'),
+                          log=lambda line: None)
+  loaded, params, vocabulary = native.load(tmp_path / 'out')
+  assert loaded == lm and vocabulary.size == tinypair.PIECES
+  for got, want in zip(jax.tree.leaves(params),
+                       jax.tree.leaves(whole[1].params)):
+    np.testing.assert_allclose(got, want, rtol=2**-7)
+  assert 0 <= figures['bleu_software_docs'] <= 100
+
+
+def test_the_schedule_rises_decays_and_cools_down():
+  rate = train_step.schedule(peak=.02, warmup=10, total=100, cooldown=20)
+  np.testing.assert_allclose(rate(4), .01)
+  np.testing.assert_allclose(rate(9), .02)
+  np.testing.assert_allclose(rate(39), .01)
+  assert rate(90) < rate(79) / 1.5 and rate(99) > 0
+  np.testing.assert_allclose(rate(100), 0, atol=1e-9)
