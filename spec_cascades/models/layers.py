@@ -198,10 +198,10 @@ class Embed(nn.Module):
     return self.embedding[tokens]
 
   def attend(self, x: Float[Array, '*rows E']) -> Float[Array, '*rows V']:
-    """Logits x @ embedding.T, through the packed weight if there is one."""
+    """Float32 logits x @ embedding.T, through the packed weight if any."""
     if self.has_variable('params', 'packed'):
-      return linear(x, self.get_variable('params', 'packed'))
-    return x @ self.embedding.T.astype(x.dtype)
+      return logits(x, self.get_variable('params', 'packed'))
+    return logits(x, Packed(self.embedding.T, out_in=False))
 
 
 def attend(query: Float[Array, 'B N H D'], key: Float[Array, 'B S K D'],

@@ -1,0 +1,377 @@
+"""One decoder-only transformer for Gemma 1-3 and Llama-like models.
+
+A configuration says which: windows and rotary bases per layer, soft caps,
+norms before and after, gated MLPs with GELU or SiLU, a tied or untied head.
+Positions come from the cache's view of a token tree, never from slots: a key is
+rotated once, at its own position, which a commit does not change. One
+`Transformer` serves training (`__call__`) and decoding (`extend`, `readout`);
+`Gemma` makes a `LanguageModel` of it.
+
+References: Gemma Team (2024), https://arxiv.org/abs/2408.00118 (Gemma 2);
+  Gemma Team (2025), https://arxiv.org/abs/2503.19786 (Gemma 3);
+  Touvron et al. (2023), https://arxiv.org/abs/2307.09288 (Llama 2)
+"""
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from typing import Any, Callable
+
+from flax import linen as nn
+from flax.linen import partitioning
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+import numpy as np
+
+from spec_cascades import cache as cache_lib
+from spec_cascades import types
+from spec_cascades.models import layers
+
+ACTIVATIONS = {'gelu': jax.nn.gelu, 'silu': jax.nn.silu}
+
+
+@dataclasses.dataclass(frozen=True)
+class Rope:
+  """Frequencies of a rotary position embedding, base^(-2i/D) / factor.
+
+  With `trained_length` T (Llama 3.1) only slow frequencies are divided: those
+  that turn less than `slow` times within T, and partly those that turn less
+  than `fast` times.
+
+  Reference: Su et al. (2021), https://arxiv.org/abs/2104.09864
+  """
+  base: float = 10_000.
+  factor: float = 1.
+  trained_length: int | None = None
+  slow: float = 1.
+  fast: float = 4.
+
+  def frequencies(self, width: int) -> np.ndarray:
+    """Radians per position of each of width / 2 pairs, float64."""
+    plain = self.base ** -(np.arange(0, width, 2) / width)
+    kept = 0.
+    if self.trained_length is not None:
+      turns = plain * self.trained_length / (2 * math.pi)
+      kept = np.clip((turns - self.slow) / (self.fast - self.slow), 0, 1)
+    return plain * (kept + (1 - kept) / self.factor)
+
+  def angles(self, position: Int[Array, 'B N'],
+             width: int) -> Float[Array, 'B N half']:
+    """Angle of every pair at every position, float32."""
+    frequency = jnp.asarray(self.frequencies(width), jnp.float32)
+    return position[..., None].astype(jnp.float32) * frequency[None, None]
+
+
+@dataclasses.dataclass(frozen=True)
+class GemmaConfig:
+  """Sizes and variants; `windows` repeats over the layers, 0 sees everything.
+
+  Layers with a window rotate by `local_rope`, the others by `rope`. `PRESETS`
+  has published models.
+  """
+  vocab_size: int = 262_144
+  emb_dim: int = 640
+  num_layers: int = 18
+  num_heads: int = 4
+  num_kv_heads: int = 1
+  head_dim: int = 256
+  mlp_dim: int = 2048
+  mlp_activation: str = 'gelu'
+  norm_epsilon: float = 1e-6
+  norm_offset: float = 1.            # 1: checkpoints store scale - 1 (Gemma)
+  post_norms: bool = False           # norms behind attention and MLP, too
+  qk_norm: bool = False
+  qkv_bias: bool = False
+  scale_embedding: bool = True       # by sqrt(emb_dim)
+  query_scale: float | None = None   # 1 / sqrt(head_dim) if None
+  attention_soft_cap: float | None = None
+  logit_soft_cap: float | None = None
+  windows: tuple[int, ...] = (0,)
+  rope: Rope = Rope()
+  local_rope: Rope = Rope()
+  logits_via_embedding: bool = True
+  dtype: str = 'float32'             # of activations and caches
+
+  def __post_init__(self):
+    object.__setattr__(self, 'windows', tuple(self.windows))
+    if self.mlp_activation not in ACTIVATIONS:
+      raise ValueError(f'Unknown mlp_activation {self.mlp_activation!r}; '
+                       f'allowed: {", ".join(ACTIVATIONS)}.')
+    if self.num_heads % self.num_kv_heads:
+      raise ValueError(f'num_heads={self.num_heads} is not a multiple of '
+                       f'num_kv_heads={self.num_kv_heads}.')
+
+  def window(self, layer: int) -> int:
+    """How many positions a layer sees, its own included; 0 is all of them."""
+    return self.windows[layer % len(self.windows)]
+
+
+def norm(config: GemmaConfig, axis: str = 'embed',
+         name: str | None = None) -> layers.RMSNorm:
+  """This model's kind of RMSNorm."""
+  return layers.RMSNorm(config.norm_epsilon, config.norm_offset, axis,
+                        name=name)
+
+
+def rotate(x: Float[Array, 'B N H D'],
+           angle: Float[Array, 'B N half']) -> Float[Array, 'B N H D']:
+  """Rotates pairs (i, i + D/2) of every head by their angles, in float32."""
+  cos, sin = jnp.cos(angle)[:, :, None], jnp.sin(angle)[:, :, None]
+  first, second = jnp.split(x.astype(jnp.float32), 2, -1)
+  turned = (first * cos - second * sin, second * cos + first * sin)
+  return jnp.concatenate(turned, -1).astype(x.dtype)
+
+
+def cap(x: Float[Array, '*axes'], limit: float | None) -> Float[Array, '*axes']:
+  """Squashes x into (-limit, limit)."""
+  return x if limit is None else limit * jnp.tanh(x / limit)
+
+
+class Attention(nn.Module):
+  """Self-attention with rotary positions; query heads share key heads."""
+  config: GemmaConfig
+
+  @nn.compact
+  def __call__(self, x, angle, mask, write: Callable):
+    """Returns the mixed values [B, N, E] and the keys and values attended to.
+
+    Args:
+      x: Inputs [B, N, E].
+      angle: Rotation of every node [B, N, D / 2].
+      mask: Keys that a node sees [B, N, S].
+      write: The block's own keys and values -> those to attend to.
+    """
+    cfg = self.config
+    query, key, value = self._project(x)
+    if cfg.qk_norm:
+      query = norm(cfg, 'kv', 'query_norm')(query)
+      key = norm(cfg, 'kv', 'key_norm')(key)
+    scale = cfg.head_dim**-0.5 if cfg.query_scale is None else cfg.query_scale
+    memory = write((rotate(key, angle), value))
+    mixed = layers.attend(rotate(query, angle) * scale, *memory, None, mask,
+                          soft_cap=cfg.attention_soft_cap)
+    out = layers.Dense(cfg.emb_dim, ('joined_kv', 'embed'), name='out')(mixed)
+    return out, memory
+
+  @nn.nowrap
+  def _project(self, x):
+    cfg = self.config
+    counts = dict(query=cfg.num_heads, key=cfg.num_kv_heads,
+                  value=cfg.num_kv_heads)
+    widths = {name: n * cfg.head_dim for name, n in counts.items()}
+    flat = layers.project(self, x, widths, ('embed', 'joined_kv'))
+    if cfg.qkv_bias:
+      flat = [y + self._bias(f'{name}_bias', y)
+              for name, y in zip(widths, flat)]
+    return [layers.heads_of(y, n) for y, n in zip(flat, counts.values())]
+
+  @nn.nowrap
+  def _bias(self, name, like):
+    bias = partitioning.param_with_axes(
+        name, nn.initializers.zeros, (like.shape[-1],), jnp.float32,
+        axes=('joined_kv',))
+    return jnp.broadcast_to(bias.astype(like.dtype), like.shape)
+
+
+class MlpBlock(nn.Module):
+  """(act(x wi_0) * x wi_1) wo."""
+  config: GemmaConfig
+
+  @nn.compact
+  def __call__(self, x):
+    cfg = self.config
+    gate, up = layers.project(self, x, dict(wi_0=cfg.mlp_dim, wi_1=cfg.mlp_dim),
+                              ('embed', 'mlp'))
+    y = ACTIVATIONS[cfg.mlp_activation](gate) * up
+    return layers.Dense(cfg.emb_dim, ('mlp', 'embed'), name='wo')(y)
+
+
+class DecoderLayer(nn.Module):
+  """Self-attention and an MLP, each between norms and beside a residual."""
+  config: GemmaConfig
+
+  def setup(self):
+    cfg = self.config
+    self.pre_attention_norm = norm(cfg)
+    self.self_attention = Attention(cfg)
+    self.pre_mlp_norm = norm(cfg)
+    self.mlp = MlpBlock(cfg)
+    if cfg.post_norms:
+      self.post_attention_norm = norm(cfg)
+      self.post_mlp_norm = norm(cfg)
+
+  def __call__(self, x, angle, mask, write: Callable):
+    """Hidden states [B, N, E] -> the same, and keys/values of the layer."""
+    y, own = self.self_attention(self.pre_attention_norm(x), angle, mask, write)
+    x = x + (self.post_attention_norm(y) if self.config.post_norms else y)
+    y = self.mlp(self.pre_mlp_norm(x))
+    return x + (self.post_mlp_norm(y) if self.config.post_norms else y), own
+
+
+class Decoder(nn.Module):
+  """The stack and, if the embedding is not tied, the head."""
+  config: GemmaConfig
+
+  def setup(self):
+    cfg = self.config
+    self.layers = [DecoderLayer(cfg) for _ in range(cfg.num_layers)]
+    self.decoder_norm = norm(cfg)
+    if not cfg.logits_via_embedding:
+      self.logits_dense = layers.Dense(cfg.vocab_size, ('embed', 'vocab'),
+                                       wide=True)
+
+  def __call__(self, x, position, distance, mask, write: Callable):
+    """Embedded block [B, N, E] -> normed states, keys/values per layer.
+
+    Args:
+      x: Embedded tokens [B, N, E].
+      position: Of every node [B, N].
+      distance: Query position - key position [B, N, S].
+      mask: Keys that a node may see [B, N, S], before windows.
+      write: (layer, block's keys and values) -> keys and values to attend to.
+    """
+    cfg = self.config
+    ropes = {window: cfg.local_rope if window else cfg.rope
+             for window in cfg.windows}
+    angles = {window: rope.angles(position, cfg.head_dim)
+              for window, rope in ropes.items()}
+    masks = {window: mask & (distance < window) if window else mask
+             for window in cfg.windows}
+    owned = []
+    for i, layer in enumerate(self.layers):
+      window = cfg.window(i)
+      x, own = layer(x, angles[window], masks[window],
+                     functools.partial(write, i))
+      owned.append(own)
+    return self.decoder_norm(x), tuple(owned)
+
+  def readout(self, x):
+    """Logits of an untied head."""
+    return self.logits_dense(x)
+
+
+class Transformer(nn.Module):
+  """A Gemma as a linen module, with parameter names in T5X's style."""
+  config: GemmaConfig
+
+  def setup(self):
+    cfg = self.config
+    self.token_embedder = layers.Embed(cfg.vocab_size, cfg.emb_dim,
+                                       cfg.emb_dim**-0.5)
+    self.decoder = Decoder(cfg)
+
+  def __call__(self, tokens: Int[Array, 'B N']) -> Float[Array, 'B N V']:
+    """Teacher-forced logits: at n, of the token behind tokens[:, :n + 1].
+
+    Padding on the right needs no mask: nothing before it sees it.
+    """
+    b, n = tokens.shape
+    position = jnp.broadcast_to(jnp.arange(n), (b, n))
+    distance = position[:, :, None] - position[:, None]
+    hidden, _ = self.extend(tokens, position, distance, distance >= 0,
+                            lambda layer, block: block)
+    return self.readout(hidden)
+
+  def extend(self, tokens: Int[Array, 'B N'], position: Int[Array, 'B N'],
+             distance: Int[Array, 'B N S'], mask: Bool[Array, 'B N S'],
+             write: Callable):
+    """Scores a block: states [B, N, E] and keys and values of every layer."""
+    cfg = self.config
+    x = self.token_embedder(tokens).astype(cfg.dtype)
+    if cfg.scale_embedding:
+      x = x * jnp.asarray(cfg.emb_dim**0.5, x.dtype)
+    return self.decoder(x, position, distance, mask, write)
+
+  def readout(self, hidden: Float[Array, '*axes E']) -> Float[Array, '*axes V']:
+    """Float32 logits of decoder states."""
+    tied = self.config.logits_via_embedding
+    read = self.token_embedder.attend if tied else self.decoder.readout
+    return cap(read(hidden), self.config.logit_soft_cap)
+
+
+@dataclasses.dataclass(frozen=True)
+class Gemma:
+  """A decoder-only `LanguageModel`; the prompt is the prefix."""
+  config: GemmaConfig
+
+  @property
+  def vocab_size(self) -> int:
+    return self.config.vocab_size
+
+  @property
+  def module(self) -> Transformer:
+    return Transformer(self.config)
+
+  def init_params(self, key: jax.Array) -> dict[str, Any]:
+    """Random parameters in checkpoint layout."""
+    return self.module.init(key, jnp.ones((1, 1), jnp.int32))['params']
+
+  def pack(self, params: dict[str, Any]) -> dict[str, Any]:
+    """Checkpoint layout -> decode layout, matrices in activations' dtype."""
+    cfg = self.config
+    narrow = lambda x: jnp.asarray(x, cfg.dtype if x.ndim == 2 else None)
+    return layers.pack(jax.tree.map(narrow, params),
+                       tied=cfg.logits_via_embedding)
+
+  def init(self, params: Any, prompt: types.Prompt,
+           capacity: int) -> cache_lib.Cache:
+    """Allocates `capacity` slots per row; reads nothing.
+
+    Raises:
+      ValueError: The prompt has `inputs`, which only an encoder reads.
+    """
+    del params
+    if prompt.inputs is not None:
+      raise ValueError('A Gemma has no encoder: put the text into '
+                       'Prompt.prefix and leave Prompt.inputs None.')
+    cfg, b = self.config, len(prompt.prefix)
+    slots = jnp.zeros((b, capacity, cfg.num_kv_heads, cfg.head_dim), cfg.dtype)
+    return cache_lib.Cache(((slots, slots),) * cfg.num_layers,
+                           jnp.zeros(b, jnp.int32))
+
+  def extend(self, params: Any, cache: cache_lib.Cache, tree: types.TokenTree):
+    """Hidden states [B, N, E] of a block, written at [length, length + N)."""
+    distance, mask = cache.view(tree)
+    position = cache.length[:, None] + tree.depth
+    hidden, slots = self._apply(params, tree.tokens, position, distance, mask,
+                                cache.write, method='extend')
+    return hidden, cache.replace(layers=slots)
+
+  def head(self, params: Any, hidden: Float[Array, '*axes E']):
+    """Logits [*axes, V], float32."""
+    return self._apply(params, hidden, method='readout')
+
+  def _apply(self, params, *args, method: str):
+    return self.module.apply({'params': params}, *args, method=method)
+
+
+_gemma2 = functools.partial(
+    GemmaConfig, vocab_size=256_000, post_norms=True, windows=(4096, 0),
+    attention_soft_cap=50., logit_soft_cap=30.)
+_gemma3 = functools.partial(
+    GemmaConfig, post_norms=True, qk_norm=True, windows=(512,) * 5 + (0,),
+    rope=Rope(1_000_000.))
+_smollm2 = functools.partial(
+    GemmaConfig, vocab_size=49_152, head_dim=64, mlp_activation='silu',
+    norm_epsilon=1e-5, norm_offset=0., scale_embedding=False,
+    rope=Rope(100_000.))
+
+PRESETS = {
+    'gemma_2b': GemmaConfig(256_000, 2048, 18, 8, 1, 256, 16_384),
+    'gemma2_2b': _gemma2(
+        emb_dim=2304, num_layers=26, num_heads=8, num_kv_heads=4, mlp_dim=9216),
+    'gemma2_9b': _gemma2(
+        emb_dim=3584, num_layers=42, num_heads=16, num_kv_heads=8,
+        mlp_dim=14_336),
+    'gemma2_27b': _gemma2(
+        emb_dim=4608, num_layers=46, num_heads=32, num_kv_heads=16,
+        mlp_dim=36_864, head_dim=128, query_scale=144**-0.5),
+    'gemma3_270m': _gemma3(),
+    'gemma3_1b': _gemma3(emb_dim=1152, num_layers=26, mlp_dim=6912),
+    'smollm2_135m': _smollm2(
+        emb_dim=576, num_layers=30, num_heads=9, num_kv_heads=3, mlp_dim=1536),
+    'smollm2_360m': _smollm2(
+        emb_dim=960, num_layers=32, num_heads=15, num_kv_heads=5, mlp_dim=2560),
+}
