@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import pathlib
-import shutil
 from typing import Any, Mapping
 
 from flax import traverse_util
@@ -76,9 +75,8 @@ def save(directory: str | os.PathLike, lm: Any, params: Mapping[str, Any],
                 max_input_length=max_input_length,
                 config=dataclasses.asdict(lm.config), info=dict(info or {}))
   _write(directory / WEIGHTS, safetensors.numpy.save(arrays))
-  if pathlib.Path(vocabulary_path).resolve() != (directory / VOCABULARY).resolve():
-    shutil.copyfile(vocabulary_path, directory / (VOCABULARY + '.partial'))
-    os.replace(directory / (VOCABULARY + '.partial'), directory / VOCABULARY)
+  vocabulary = pathlib.Path(vocabulary_path).expanduser().read_bytes()
+  _write(directory / VOCABULARY, vocabulary)
   _write(directory / CONFIG, (json.dumps(config, indent=2) + '\n').encode())
 
 
@@ -96,7 +94,8 @@ def load(directory: str | os.PathLike) -> tuple[Any, Any, text.Vocabulary]:
   vocabulary = text.Vocabulary(str(_file(directory, VOCABULARY)))
   _check_vocabulary(vocabulary, lm.vocab_size)
   arrays = _read_weights(_file(directory, WEIGHTS), lm, config['dtype'])
-  params = {name: jnp.asarray(x.astype(np.float32)) for name, x in arrays.items()}
+  params = {name: jnp.asarray(x.astype(np.float32))
+            for name, x in arrays.items()}
   return lm, traverse_util.unflatten_dict(params, sep='/'), vocabulary
 
 
@@ -106,14 +105,15 @@ def read_config(directory: str | os.PathLike) -> dict[str, Any]:
   try:
     config = json.loads(path.read_text(encoding='utf-8'))
   except ValueError as error:
-    raise ValueError(f'{path} is not JSON ({error}); get the file again.') from None
+    raise ValueError(f'{path} is not JSON ({error}); '
+                     'get the file again.') from None
   keys = {'format', 'family', 'dtype', 'config'}
   if not isinstance(config, dict) or not keys <= set(config):
     raise ValueError(f'{path} must hold {", ".join(sorted(keys))}; it is not a '
                      'configuration that checkpoints.native wrote.')
   if config['format'] != FORMAT:
-    raise ValueError(f'{path} has format {config["format"]}; this version reads '
-                     f'format {FORMAT}: save the model again.')
+    raise ValueError(f'{path} has format {config["format"]}; allowed: '
+                     f'{FORMAT}. Save the model again.')
   if config['family'] not in FAMILIES:
     raise ValueError(f'{path} is of family {config["family"]!r}; allowed: '
                      f'{", ".join(FAMILIES)}.')
@@ -155,8 +155,8 @@ def _check_tree(shapes, lm, where) -> None:
   extra = sorted(set(shapes) - set(expected))
   wrong = [f'{n} is {shapes[n]}, not {expected[n]}' for n in sorted(expected)
            if n in shapes and shapes[n] != expected[n]]
-  faults = [f'{what}: {_some(names)}' for what, names in (
-      ('missing', missing), ('left over', extra), ('wrong shape', wrong)) if names]
+  found = {'missing': missing, 'left over': extra, 'wrong shape': wrong}
+  faults = [f'{what}: {_some(names)}' for what, names in found.items() if names]
   if faults:
     raise ValueError(f'{where}: parameters do not fit the configuration; '
                      f'{"; ".join(faults)}. Use the weights that belong to it.')

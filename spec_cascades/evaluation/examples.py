@@ -47,8 +47,8 @@ def read(path: str | os.PathLike = SOFTWARE_DOCS, *, source: str = 'en',
     reader = csv.DictReader(file, delimiter='\t', quoting=csv.QUOTE_NONE)
     missing = {'id', source, target} - set(reader.fieldnames or ())
     if missing:
-      raise ValueError(f'{path} has no column {", ".join(sorted(missing))}; its '
-                       f'columns are {", ".join(reader.fieldnames or ())}.')
+      raise ValueError(f'{path} has no column {", ".join(sorted(missing))}; '
+                       f'its columns are {", ".join(reader.fieldnames or ())}.')
     rows = list(reader)[:limit]
   for i, row in enumerate(rows):
     if not (row[source] or '').strip() or not (row[target] or '').strip():

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import pathlib
 from typing import Any
@@ -15,12 +16,17 @@ SHIPPED = ASSETS / 'debian_ende'
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-  """A language model, its packed parameters and where they come from."""
+  """A language model, its parameters and where they come from."""
   name: str
   lm: Any
-  params: Any = dataclasses.field(repr=False)
+  checkpoint: Any = dataclasses.field(repr=False)
   sha256: str
   max_input_length: int
+
+  @functools.cached_property
+  def params(self) -> Any:
+    """The parameters in decode layout."""
+    return self.lm.pack(self.checkpoint)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,21 +55,18 @@ def load(verifier: str = str(SHIPPED / 'verifier'),
     raise ValueError(f'The vocabularies of {verifier} and {drafter} differ; a '
                      'drafter must be trained with the vocabulary of its '
                      'verifier.')
-  models, vocabularies, rows = [], [], []
+  models, vocabulary = [], None
   for path in (verifier, drafter):
     lm, params, vocabulary = native.load(path)
     config = native.read_config(path)
     name = config['info'].get('name') or pathlib.Path(path).name
-    models.append((name, lm, params, native.digest(path),
-                   config['max_input_length']))
-    vocabularies.append(vocabulary)
-    rows.append(lm.vocab_size)
-  if rows[0] != rows[1]:
-    raise ValueError(f'{verifier} has {rows[0]} embeddings and {drafter} '
-                     f'{rows[1]}; give both the same vocab_size.')
-  packed = [Model(name, lm, lm.pack(params), *rest)
-            for name, lm, params, *rest in models]
-  return Pair(*packed, vocabularies[0], digests[0])
+    models.append(Model(name, lm, params, native.digest(path),
+                        config['max_input_length']))
+  sizes = [model.lm.vocab_size for model in models]
+  if sizes[0] != sizes[1]:
+    raise ValueError(f'{verifier} has {sizes[0]} embeddings and {drafter} '
+                     f'{sizes[1]}; give both the same vocab_size.')
+  return Pair(*models, vocabulary, digests[0])
 
 
 def vocabulary_digest(directory: str) -> str:
@@ -71,6 +74,6 @@ def vocabulary_digest(directory: str) -> str:
   path = pathlib.Path(directory).expanduser() / native.VOCABULARY
   native.read_config(directory)
   if not path.is_file():
-    raise ValueError(f'No {native.VOCABULARY} in {directory}; a model directory '
-                     'holds the vocabulary that it was trained with.')
+    raise ValueError(f'No {native.VOCABULARY} in {directory}; a model '
+                     'directory holds the vocabulary that it was trained with.')
   return hashlib.sha256(path.read_bytes()).hexdigest()

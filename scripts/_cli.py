@@ -1,0 +1,105 @@
+"""What the scripts share: gin on the command line, and errors in one line."""
+from __future__ import annotations
+
+import argparse
+import ast
+import pathlib
+import sys
+from typing import Any, Callable, Sequence
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+PREFIX = '--gin.'
+
+
+def run(main: Callable[[Sequence[str]], None]) -> None:
+  """Calls main; input that can't be used ends in one line and exit code 2."""
+  name = pathlib.Path(sys.argv[0]).name
+  try:
+    main(sys.argv[1:])
+  except (ValueError, OSError) as error:
+    print(f'{name}: {one_line(error)}', file=sys.stderr)
+    sys.exit(2)
+  except KeyboardInterrupt:
+    print(f'\n{name}: interrupted; the same command goes on from here.',
+          file=sys.stderr)
+    sys.exit(130)
+
+
+def one_line(error: BaseException) -> str:
+  """The message of an error without line breaks."""
+  return ' '.join(str(error).split())
+
+
+def parse(parser: argparse.ArgumentParser,
+          args: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+  """Flags, and the bindings in arguments --gin.NAME=VALUE."""
+  known, rest = parser.parse_known_args(args)
+  bindings = []
+  for item in rest:
+    if not item.startswith(PREFIX) or '=' not in item:
+      raise ValueError(f'Unknown argument {item!r}; give --gin_file=FILE and '
+                       '--gin.NAME=VALUE, or see --help.')
+    name, value = item.removeprefix(PREFIX).split('=', 1)
+    bindings.append(f'{name} = {_quoted(value)}')
+  return known, bindings
+
+
+def configure(files: Sequence[str], bindings: Sequence[str]) -> None:
+  """Reads gin files, then bindings; relative paths may start at the root.
+
+  Raises:
+    ValueError: No such file, a name that nothing has, or a macro that no file
+      sets.
+  """
+  import gin  # pylint: disable=g-import-not-at-top
+  gin.clear_config()
+  gin.add_config_file_search_path(str(ROOT))
+  for file in files:
+    if not any((base / file).is_file() for base in (pathlib.Path(), ROOT)):
+      raise ValueError(f'No gin file {file}; those that exist are in gin/.')
+  try:
+    gin.parse_config_files_and_bindings(files, [], finalize_config=False)
+    macros = _macros(gin)
+    for binding in bindings:
+      name = binding.split('=', 1)[0].strip()
+      if '.' not in name and name not in macros:
+        raise ValueError(f'Unknown gin name {name!r}; give a name that the '
+                         'files set, or MODULE.CLASS.FIELD.')
+    gin.parse_config(bindings)
+    gin.finalize()
+  except (ValueError, SyntaxError, TypeError, AttributeError,
+          ImportError) as error:
+    names = ', '.join(sorted(_macros(gin)))
+    hint = f' Names that the files set: {names}.' if names else ''
+    raise ValueError(f'gin: {one_line(error)}{hint}') from None
+
+
+def call(configurable: Callable[..., Any]) -> Any:
+  """The result of a configurable; what gin left out is a ValueError."""
+  import gin  # pylint: disable=g-import-not-at-top
+  try:
+    return gin.get_configurable(configurable)()
+  except TypeError as error:
+    raise ValueError(f'gin: {one_line(error)}') from None
+
+
+def _macros(gin) -> set[str]:
+  """Names of macros that the files set."""
+  found = set()
+  for line in gin.config_str(max_line_length=10**6).splitlines():
+    name, equals, _ = line.partition(' = ')
+    if equals and name.isidentifier():
+      found.add(name)
+  return found
+
+
+def _quoted(value: str) -> str:
+  """Python literals and references as they are; anything else is a string."""
+  if value.startswith(('@', '%', '(', '[', '{')):
+    return value
+  try:
+    ast.literal_eval(value)
+    return value
+  except (ValueError, SyntaxError):
+    return repr(value)

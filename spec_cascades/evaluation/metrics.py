@@ -1,0 +1,91 @@
+"""Quality and cost of a point, from sums over the data set.
+
+Ratios are ratios of sums; a mean of means never happens. Intervals resample
+examples; all points share the resamples, so that differences are paired.
+"""
+from __future__ import annotations
+
+from typing import Any, Mapping, Sequence
+
+import numpy as np
+from sacrebleu.metrics import BLEU
+
+COUNTS = ('rounds', 'drafted', 'accepted', 'corrected', 'bonus', 'emitted',
+          'verifier_calls', 'drafter_calls')
+LEVEL = 95.0
+
+
+def bleu_parts(texts: Sequence[str], references: Sequence[str]) -> np.ndarray:
+  """Per sentence, what corpus BLEU sums: [n, 10].
+
+  Columns: lengths of text and reference, matched n-grams 1..4, n-grams 1..4.
+  """
+  scorer = BLEU(effective_order=True)
+  rows = []
+  for text, reference in zip(texts, references, strict=True):
+    score = scorer.sentence_score(text, [reference])
+    rows.append([score.sys_len, score.ref_len, *score.counts, *score.totals])
+  return np.array(rows, np.int64).reshape(-1, 10)
+
+
+def bleu_of(parts: np.ndarray) -> float:
+  """Corpus BLEU of summed parts [10], as sacrebleu computes it."""
+  parts = [int(x) for x in parts]
+  return BLEU.compute_bleu(
+      correct=parts[2:6], total=parts[6:], sys_len=parts[0], ref_len=parts[1],
+      smooth_method='exp').score
+
+
+def bleu(texts: Sequence[str],
+         references: Sequence[str]) -> tuple[float, str]:
+  """sacrebleu's corpus BLEU with its defaults, and its signature."""
+  scorer = BLEU()
+  score = scorer.corpus_score(list(texts), [list(references)]).score
+  return score, str(scorer.get_signature())
+
+
+def resamples(n: int, count: int, seed: int) -> np.ndarray:
+  """How often each of n examples is drawn: [count, n]."""
+  rng = np.random.default_rng((seed, n))
+  return rng.multinomial(n, np.full(n, 1 / n), size=count)
+
+
+def bootstrap_bleu(parts: np.ndarray, weights: np.ndarray) -> np.ndarray:
+  """Corpus BLEU of every resample [count]."""
+  return np.array([bleu_of(row) for row in weights @ parts])
+
+
+def bootstrap_ratio(numerator: np.ndarray, denominator: np.ndarray,
+                    weights: np.ndarray) -> np.ndarray:
+  """sum(numerator) / sum(denominator) of every resample [count]; paired."""
+  return (weights @ numerator) / (weights @ denominator)
+
+
+def interval(samples: np.ndarray) -> tuple[float, float]:
+  """Percentile interval of bootstrap samples; infinite ones are allowed."""
+  tail = (100 - LEVEL) / 2
+  low, high = np.percentile(samples, [tail, 100 - tail], method='nearest')
+  return float(low), float(high)
+
+
+def ratios(stats: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+  """Summed counters of all examples, and the ratios of the sums."""
+  total = {name: sum(int(s[name]) for s in stats) for name in COUNTS}
+  deferred = float(np.sum([s['deferred'] for s in stats], dtype=np.float64))
+  histogram = np.sum([s['histogram'] for s in stats], 0)
+  judged = total['accepted'] + total['corrected']
+  over = lambda a, b: a / b if b else 0.0
+  return dict(
+      total, deferred=round(deferred, 4), histogram=[int(x) for x in histogram],
+      rejection_rate=total['corrected'] / judged if judged else None,
+      tokens_per_call=over(total['emitted'], total['verifier_calls']),
+      mean_accepted=over(total['accepted'], total['rounds']),
+      deferral_rate=over(deferred, total['emitted']))
+
+
+def latencies(seconds: np.ndarray) -> dict[str, float]:
+  """Mean, median and 90th percentile in milliseconds."""
+  ms = 1e3 * np.asarray(seconds)
+  return dict(latency_mean=float(ms.mean()),
+              latency_median=float(np.median(ms)),
+              latency_p90=float(np.percentile(ms, 90)))

@@ -1,0 +1,86 @@
+"""The grid of a sweep: what is decoded with which rule."""
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Callable, Sequence
+
+from spec_cascades import targets
+from spec_cascades.evaluation import rules
+
+MAX_POINTS = 500
+VERIFIER, DRAFTER = 'verifier', 'drafter'
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+  """One rule at some thresholds: a line in the plot.
+
+  Attributes:
+    rule: A class of `spec_cascades.targets` or one like it.
+    alphas: Its thresholds; empty for a rule without one.
+    temperatures: Each alpha is run at each; 0 is greedy.
+    drafter: A name in `rules.DRAFTERS`.
+    name: What the plot calls it; the rule's name if empty.
+  """
+  rule: Callable[..., Any]
+  alphas: tuple[float, ...] = ()
+  temperatures: tuple[float, ...] = (1.0, 0.0)
+  drafter: str = 'chain'
+  name: str = ''
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+  """One setting of a sweep. Its fields are part of its content key."""
+  method: str
+  rule: str                   # '' for a model alone
+  alpha: float | None
+  temperature: float
+  top_k: int
+  top_p: float
+  gamma: int                  # 0 for a model alone
+  drafter: str                # '' for a model alone
+  model: str = VERIFIER       # who decodes alone, or verifies
+
+  @property
+  def label(self) -> str:
+    alpha = '' if self.alpha is None else f' alpha={self.alpha:g}'
+    return f'{self.method}{alpha} T={self.temperature:g}'
+
+
+def expand(curves: Sequence[Curve], *, gamma: int, top_p: float = 1.0,
+           top_k: int = 0) -> list[Point]:
+  """All points: both models alone at each temperature, then the curves'.
+
+  Raises:
+    ValueError: A number outside its domain, a point twice, or too many.
+  """
+  heats = {float(t): None for curve in curves for t in curve.temperatures}
+  warp = dict(top_k=top_k, top_p=float(top_p))
+  points = [Point(model, '', None, heat, gamma=0, drafter='', model=model,
+                  **warp)
+            for heat in heats or {1.0: None} for model in (VERIFIER, DRAFTER)]
+  for curve in curves:
+    rules.check_drafter(curve.drafter, curve.rule, gamma)
+    name = curve.name or method_name(curve.rule)
+    for heat in curve.temperatures:
+      for alpha in curve.alphas or (None,):
+        rules.check_alpha(curve.rule, alpha)
+        points.append(Point(
+            name, curve.rule.__name__, None if alpha is None else float(alpha),
+            float(heat), gamma=gamma, drafter=curve.drafter, **warp))
+  for point in points:
+    rules.check_sampling(point.temperature, point.top_p, point.top_k)
+  twice = {p.label for p in points if points.count(p) > 1}
+  if twice:
+    raise ValueError(f'{min(twice)} is in the sweep twice; leave one out.')
+  if len(points) > MAX_POINTS:
+    raise ValueError(f'Got {len(points)} points; allowed: {MAX_POINTS}. Split '
+                     'the sweep.')
+  return points
+
+
+def method_name(rule: Callable[..., Any]) -> str:
+  """What people call a rule."""
+  lossless = targets.Lossless.__name__
+  return 'SpecDecode' if rule.__name__ == lossless else rule.__name__

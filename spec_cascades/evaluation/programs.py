@@ -1,0 +1,156 @@
+"""The compiled programs of a sweep: few, whatever the number of points.
+
+A program is a drafter, a draft length and a length bucket. Thresholds,
+temperatures and the choice among rules are traced: rules that read q ride in
+one `Choice`, rules that don't in another, since they draft one token less.
+"""
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any, Iterable, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from spec_cascades import check
+from spec_cascades import decode
+from spec_cascades import targets
+from spec_cascades import warp as warp_lib
+from spec_cascades.drafters import null
+from spec_cascades.evaluation import pairs
+from spec_cascades.evaluation import points as points_lib
+from spec_cascades.evaluation import rules
+from spec_cascades.evaluation import text
+from spec_cascades.evaluation import timing
+
+
+@dataclasses.dataclass(frozen=True)
+class Bucket:
+  """Inputs of at most `width` tokens; outputs are cut at `max_length`."""
+  width: int
+  max_length: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Name:
+  """What programs differ in."""
+  model: str
+  drafter: str
+  gamma: int
+  uses_q: bool
+
+  def __str__(self) -> str:
+    if not self.drafter:
+      return f'{self.model} alone'
+    kind = 'with' if self.uses_q else 'without'
+    return f'{self.drafter}, gamma {self.gamma}, rules {kind} q'
+
+
+class Programs:
+  """Decodes one example at one point; compiles on first use."""
+
+  def __init__(self, pair: pairs.Pair, curves: Sequence[points_lib.Curve]):
+    self._pair = pair
+    by_name = {curve.rule.__name__: curve.rule for curve in curves}
+    self._rules = {q: tuple(r for _, r in sorted(by_name.items())
+                            if r.uses_q == q) for q in (False, True)}
+    # What a call needs is made once: the clock must not see it.
+    self._spec = functools.lru_cache(maxsize=None)(self._make_spec)
+    self._target = functools.lru_cache(maxsize=None)(self._make_target)
+
+  def name(self, point: points_lib.Point) -> Name:
+    """The program that a point runs on."""
+    uses_q = any(rule.__name__ == point.rule for rule in self._rules[True])
+    return Name(point.model, point.drafter, point.gamma, uses_q)
+
+  def call(self, point: points_lib.Point, bucket: Bucket, prompt: Any,
+           keys: jax.Array) -> decode.State:
+    """Decodes a batch; returns before the device has finished."""
+    spec, params, draft_params = self._spec(self.name(point), bucket)
+    return decode.run(spec, params, draft_params, prompt, keys,
+                      self._target(point),
+                      _warp(point.temperature, point.top_k, point.top_p))
+
+  def compile(self, point: points_lib.Point, bucket: Bucket, prompt: Any,
+              keys: jax.Array) -> timing.CompileLog:
+    """Runs a point twice, untimed; returns what had to be compiled."""
+    spec, *_ = self._spec(self.name(point), bucket)
+    target, warp = self._target(point), _warp(
+        point.temperature, point.top_k, point.top_p)
+    check.call(spec, prompt, keys, target, warp)
+    jax.block_until_ready((target, warp))
+    with timing.CompileLog() as log:
+      for _ in range(2):
+        jax.block_until_ready(self.call(point, bucket, prompt, keys))
+    return log
+
+  def _make_spec(self, name: Name, bucket: Bucket):
+    if not name.drafter:
+      model = (self._pair.drafter if name.model == points_lib.DRAFTER
+               else self._pair.verifier)
+      drafter, draft_params = null.Null(), None
+    else:
+      model = self._pair.verifier
+      drafter, draft_params = rules.drafter(
+          name.drafter, self._pair, name.gamma)
+    spec = decode.GenSpecSample(model.lm, drafter, bucket.max_length,
+                                eos=text.EOS)
+    return spec, model.params, draft_params
+
+  def _make_target(self, point: points_lib.Point) -> Any:
+    if not point.rule:
+      return targets.Lossless()
+    family = self._rules[self.name(point).uses_q]
+    made = tuple(_traced(rule, point) for rule in family)
+    index = [rule.__name__ for rule in family].index(point.rule)
+    return made[0] if len(made) == 1 else targets.Choice(made, jnp.int32(index))
+
+
+def _traced(rule: Any, point: points_lib.Point) -> Any:
+  """A rule with its alpha on the device: the point's, or else its default."""
+  if not rules.takes_alpha(rule):
+    return rule()
+  chosen = rule.__name__ == point.rule
+  return rule(alpha=jnp.float32(point.alpha if chosen else rule().alpha))
+
+
+@functools.lru_cache(maxsize=None)
+def _warp(temperature: float, top_k: int, top_p: float) -> warp_lib.Warp:
+  return warp_lib.Warp(jnp.float32(temperature), jnp.int32(top_k),
+                       jnp.float32(top_p), jnp.float32(0))
+
+
+def bucket_of(length: int, buckets: Iterable[Bucket]) -> Bucket:
+  """The narrowest bucket that holds an input of `length` tokens.
+
+  Raises:
+    ValueError: There is none.
+  """
+  fitting = [b for b in buckets if length <= b.width]
+  if not fitting:
+    raise ValueError(f'An input has {length} tokens; the widest bucket takes '
+                     f'{max(b.width for b in buckets)}: add one to BUCKETS.')
+  return min(fitting, key=lambda b: b.width)
+
+
+def prompts(rows: Sequence[Sequence[int]], buckets: Sequence[Bucket],
+            seed: int) -> list[tuple[Bucket, Any, jax.Array]]:
+  """Per example its bucket, a prompt of batch 1 and its key, on the device."""
+  out = []
+  keys = text.example_keys(seed, range(len(rows)))
+  for i, row in enumerate(rows):
+    bucket = bucket_of(len(row), buckets)
+    prompt = text.encoder_prompt([row], bucket.width)
+    out.append((bucket, prompt, keys[i:i + 1]))
+  return jax.block_until_ready(out)
+
+
+def stats_of(state: decode.State) -> tuple[list[int], int, dict[str, Any]]:
+  """Tokens after the prefix, the fault and the counters of a batch of one."""
+  tokens, lengths, fault, stats = jax.device_get(
+      (state.tokens, state.lengths, state.fault, state.stats))
+  counters = {f.name: np.asarray(getattr(stats, f.name))[0].tolist()
+              for f in dataclasses.fields(stats)}
+  return tokens[0, 1:lengths[0]].tolist(), int(fault[0]), counters

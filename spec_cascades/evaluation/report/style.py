@@ -1,0 +1,60 @@
+"""Colours and marks of curves, the same in every picture."""
+from __future__ import annotations
+
+import dataclasses
+from typing import Iterable, Sequence
+
+from spec_cascades.evaluation import points
+from spec_cascades.evaluation import results
+
+
+@dataclasses.dataclass(frozen=True)
+class Mark:
+  """How a curve is drawn on a light and on a dark page."""
+  light: str
+  dark: str
+  shape: str                   # a key of `SHAPES`
+
+
+# Polygons in a box from -1 to 1; None is a circle.
+SHAPES = {
+    'circle': None,
+    'square': ((-.85, -.85), (.85, -.85), (.85, .85), (-.85, .85)),
+    'diamond': ((0, -1.15), (1.15, 0), (0, 1.15), (-1.15, 0)),
+    'up': ((0, -1.1), (1.1, .85), (-1.1, .85)),
+    'down': ((0, 1.1), (1.1, -.85), (-1.1, -.85)),
+    'left': ((-1.1, 0), (.85, 1.1), (.85, -1.1))}
+MATPLOTLIB = dict(circle='o', square='s', diamond='D', up='^', down='v',
+                  left='<')
+GREY = Mark('#6b7280', '#9ca3af', 'circle')
+MARKS = (
+    Mark('#1f5fae', '#7db7ff', 'square'), Mark('#c2570c', '#ffa861', 'up'),
+    Mark('#2a7d3b', '#76d28a', 'diamond'), Mark('#7a3fb3', '#c79bff', 'down'),
+    Mark('#b3244a', '#ff8aa3', 'left'), Mark('#0b7a80', '#58d0d6', 'circle'),
+    Mark('#7a5f10', '#e3c75f', 'square'), Mark('#a8327f', '#ff92d0', 'up'))
+
+
+def marks(methods: Iterable[str]) -> dict[str, Mark]:
+  """A mark per method: grey for the models alone, then in order."""
+  names = list(dict.fromkeys(methods))
+  alone = (points.VERIFIER, points.DRAFTER)
+  others = [name for name in names if name not in alone]
+  found = {name: MARKS[i % len(MARKS)] for i, name in enumerate(others)}
+  return {name: found.get(name, GREY) for name in names}
+
+
+def by_temperature(
+    rows: Sequence[results.Row]) -> dict[float, dict[str, list[results.Row]]]:
+  """Rows per temperature (highest first) and method, by rising alpha."""
+  out: dict[float, dict[str, list[results.Row]]] = {}
+  for row in sorted(rows, key=lambda r: (-r.temperature, r.alpha or 0)):
+    out.setdefault(row.temperature, {}).setdefault(row.method, []).append(row)
+  order = list(dict.fromkeys(row.method for row in rows))
+  return {heat: dict(sorted(curves.items(), key=lambda c: order.index(c[0])))
+          for heat, curves in out.items()}
+
+
+def title(temperature: float) -> str:
+  """Heading of one panel."""
+  return ('greedy, T = 0' if temperature == 0
+          else f'sampling, T = {temperature:g}')

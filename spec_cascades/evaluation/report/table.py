@@ -1,0 +1,100 @@
+"""The tables of a report, as cells, and as aligned text for a terminal."""
+from __future__ import annotations
+
+from typing import Sequence
+
+from spec_cascades.evaluation import frontier
+from spec_cascades.evaluation import results
+from spec_cascades.evaluation import summary as summary_lib
+
+Table = tuple[list[str], list[list[str]]]
+NONE = '-'
+
+
+def points(rows: Sequence[results.Row]) -> Table:
+  """One line per point."""
+  head = ['method', 'alpha', 'T', 'BLEU', '95 %', 'ms', 'relative', '95 %',
+          'rejected', 'tokens/call', 'deferred']
+  body = []
+  for row in sorted(rows, key=lambda r: -r.temperature):
+    alone = not row.gamma
+    body.append([
+        row.method, NONE if row.alpha is None else f'{row.alpha:g}',
+        f'{row.temperature:g}', f'{row.bleu:.2f}',
+        span(row.bleu_low, row.bleu_high, 1), f'{row.latency_mean:.1f}',
+        f'{row.relative_latency:.2f}',
+        span(row.relative_low, row.relative_high, 2),
+        NONE if row.rejection_rate is None else f'{row.rejection_rate:.2f}',
+        f'{row.tokens_per_call:.2f}',
+        NONE if alone else f'{row.deferral_rate:.2f}'])
+  return head, body
+
+
+def comparisons(items: Sequence[frontier.Comparison]) -> Table:
+  """One line per curve: speed at equal quality, quality at equal latency."""
+  head = ['method', 'T', 'speed-up', '95 %', '', 'best BLEU', 'gain', '95 %',
+          '']
+  body = []
+  for item in sorted(items, key=lambda c: -c.temperature):
+    fast, good = item.speedup, item.gain
+    best = NONE if item.best is None else f'{item.best:.2f}'
+    body.append([
+        item.method, f'{item.temperature:g}', _number(fast.value, '.2f', 'x'),
+        span(fast.low, fast.high, 2), _verdict(fast), best,
+        _number(good.value, '+.2f'), span(good.low, good.high, 2),
+        _verdict(good)])
+  return head, body
+
+
+def text(table: Table) -> str:
+  """Columns aligned: the first to the left, the others to the right."""
+  head, body = table
+  widths = [max(map(len, column)) for column in zip(head, *body)]
+  lines = [head, ['-' * w for w in widths], *body]
+  line = lambda cells: '  '.join(
+      [cells[0].ljust(widths[0]),
+       *(c.rjust(w) for c, w in zip(cells[1:], widths[1:]))]).rstrip()
+  return '\n'.join(map(line, lines))
+
+
+def notes(summary: summary_lib.Summary) -> list[str]:
+  """What else a reader must know, one sentence each."""
+  first, cost = summary.rows[0], summary.compilations
+  out = [f'{e.method} at T=0 equals the verifier alone, token for token, on '
+         f'{e.equal} of {e.examples} examples.' for e in summary.equalities]
+  out.append(f'{cost.programs} XLA programs, compiled in {cost.seconds:.0f} s '
+             'before the clock started; '
+             f'{cost.while_timing} compiled while it ran.')
+  faults = sum(row.faults for row in summary.rows)
+  if faults:
+    out.append(f'{faults} decodes stopped at non-finite logits; see fault in '
+               'examples.jsonl.')
+  out.append(f'BLEU: {first.signature}.')
+  out.append(f'{first.device} ({first.machine}), batch {first.batch}, seed '
+             f'{first.seed}, jax {first.versions["jax"]}.')
+  return out
+
+
+def everything(summary: summary_lib.Summary) -> str:
+  """What a sweep prints when it is done."""
+  return '\n\n'.join([
+      text(points(summary.rows)),
+      'Against the verifier alone: speed-up at its quality, gain within its '
+      'time\n("illustrative": the interval includes no difference, so '
+      f'{summary.rows[0].examples} texts can\'t decide)\n'
+      + text(comparisons(summary.comparisons)),
+      '\n'.join(notes(summary))])
+
+
+def span(low: float | None, high: float | None, digits: int) -> str:
+  """An interval; an end that a frontier does not reach is called none."""
+  ends = ['none' if x is None else f'{x:.{digits}f}' for x in (low, high)]
+  return NONE if low is None and high is None else ' to '.join(ends)
+
+
+def _number(value: float | None, form: str, unit: str = '') -> str:
+  return 'not reached' if value is None else f'{value:{form}}{unit}'
+
+
+def _verdict(estimate: frontier.Estimate) -> str:
+  return 'illustrative' if estimate.illustrative else ''

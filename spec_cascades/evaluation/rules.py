@@ -1,0 +1,103 @@
+"""Rules and drafters by name, checked before anything is compiled."""
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Callable
+
+from spec_cascades import check
+from spec_cascades import targets
+from spec_cascades import warp
+from spec_cascades.drafters import chain
+from spec_cascades.drafters import ngram
+from spec_cascades.drafters import null
+from spec_cascades.evaluation import pairs
+
+RULES = {rule.__name__: rule for rule in (
+    targets.Lossless, targets.Lossy, targets.Chow, targets.Diff, targets.OPT,
+    targets.ChowLog, targets.DiffLog, targets.OPTLog, targets.BiLD,
+    targets.TokenV1, targets.TokenV2, targets.TokenV3)}
+
+
+def takes_alpha(rule: Callable[..., Any]) -> bool:
+  """Whether a rule has a threshold."""
+  return any(f.name == 'alpha' for f in dataclasses.fields(rule))
+
+
+def check_alpha(rule: Callable[..., Any], alpha: float | None) -> None:
+  """Raises ValueError for an alpha that a rule does not take."""
+  name = rule.__name__
+  if not takes_alpha(rule):
+    if alpha is not None:
+      raise ValueError(f'{name} takes no alpha, but got {alpha}; leave it out.')
+  elif alpha is None:
+    raise ValueError(f'{name} needs an alpha; allowed: {rule.domain[0]:g} to '
+                     f'{rule.domain[1]:g}.')
+  else:
+    rule(alpha=alpha).validate()
+
+
+def make(name: str, alpha: float | None) -> Any:
+  """The rule of that name; alpha is its own default if None.
+
+  Raises:
+    ValueError: Unknown rule, or an alpha that it does not take.
+  """
+  if name not in RULES:
+    raise ValueError(f'Unknown rule {name!r}; allowed: {", ".join(RULES)}.')
+  rule = RULES[name]
+  if alpha is None:
+    return rule()
+  check_alpha(rule, alpha)
+  return rule(alpha=alpha)
+
+
+def null_drafter(pair: pairs.Pair, gamma: int):
+  """Plain autoregression."""
+  del pair, gamma
+  return null.Null(), None
+
+
+def chain_drafter(pair: pairs.Pair, gamma: int):
+  """The pair's small model drafts gamma tokens."""
+  return chain.Chain(pair.drafter.lm, gamma), pair.drafter.params
+
+
+def ngram_drafter(pair: pairs.Pair, gamma: int, order: int = 2):
+  """Prompt lookup: what followed the last `order` tokens before."""
+  del pair
+  return ngram.NGram(gamma, order), None
+
+
+DRAFTERS = dict(null=null_drafter, chain=chain_drafter, ngram=ngram_drafter)
+WITHOUT_Q = ('null', 'ngram')
+
+
+def drafter(name: str, pair: pairs.Pair, gamma: int) -> tuple[Any, Any]:
+  """A drafter and its parameters; see `check_drafter`."""
+  return DRAFTERS[name](pair, gamma)
+
+
+def check_drafter(name: str, rule: Any, gamma: int) -> None:
+  """Raises ValueError for a drafter that does not exist or fit the rule.
+
+  Args:
+    name: A key of `DRAFTERS`.
+    rule: A rule, or its class.
+    gamma: Tokens drafted a round.
+  """
+  if name not in DRAFTERS:
+    raise ValueError(f'Unknown drafter {name!r}; allowed: '
+                     f'{", ".join(DRAFTERS)}.')
+  if rule.uses_q and name in WITHOUT_Q:
+    kind = rule.__name__ if isinstance(rule, type) else type(rule).__name__
+    raise ValueError(f'The rule {kind} reads the drafter\'s probabilities, '
+                     f'which {name} does not have; take the drafter chain or '
+                     'the rule Lossless.')
+  if not isinstance(gamma, int) or isinstance(gamma, bool):
+    raise ValueError(f'Got gamma={gamma!r}; allowed: whole numbers from 1.')
+  check.gamma(gamma)
+
+
+def check_sampling(temperature: float, top_p: float, top_k: int = 0) -> None:
+  """Raises ValueError for a warp that no distribution has."""
+  warp.Warp(temperature, top_k, top_p).validate()

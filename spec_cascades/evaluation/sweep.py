@@ -1,0 +1,210 @@
+"""Runs a sweep: every point on every example, interleaved, resumable."""
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import gc
+import importlib.metadata
+import pathlib
+import platform
+from typing import Any, Callable, Sequence
+
+import jax
+
+from spec_cascades.evaluation import examples as examples_lib
+from spec_cascades.evaluation import journal as journal_lib
+from spec_cascades.evaluation import pairs
+from spec_cascades.evaluation import points as points_lib
+from spec_cascades.evaluation import programs as programs_lib
+from spec_cascades.evaluation import results
+from spec_cascades.evaluation import summary
+from spec_cascades.evaluation import timing
+
+JOURNAL, RESULTS = 'examples.jsonl', 'results.jsonl'
+BATCH = 1
+LIBRARIES = ('jax', 'jaxlib', 'flax', 'numpy', 'sacrebleu', 'sentencepiece')
+
+
+@dataclasses.dataclass(frozen=True)
+class Sweep:
+  """What to decode, how, and where results go.
+
+  Attributes:
+    output_dir: For the journal, the results and the report.
+    curves: Rules and thresholds; both models alone are always run.
+    verifier: Directory of the large model.
+    drafter: Directory of the small model.
+    data: Tab-separated texts with references.
+    examples: Take the first so many; None takes all.
+    gamma: Tokens drafted a round.
+    top_p: Of every point; 1 is off.
+    top_k: Of every point; 0 is off.
+    seed: Of samples, of the order of points and of the resamples.
+    buckets: (input width, output cap) pairs; each costs its own programs.
+  """
+  output_dir: str
+  curves: Sequence[points_lib.Curve]
+  verifier: str = str(pairs.SHIPPED / 'verifier')
+  drafter: str = str(pairs.SHIPPED / 'drafter')
+  data: str = str(examples_lib.SOFTWARE_DOCS)
+  examples: int | None = None
+  gamma: int = 5
+  top_p: float = 1.0
+  top_k: int = 0
+  seed: int = 0
+  buckets: Sequence[tuple[int, int]] = ((48, 72),)
+
+  def __post_init__(self):
+    if not isinstance(self.seed, int) or self.seed < 0:
+      raise ValueError(f'Got seed={self.seed}; allowed: whole numbers from 0.')
+    for bucket in self.buckets:
+      if len(bucket) != 2 or min(bucket) < 2:
+        raise ValueError(f'Got the bucket {bucket}; allowed: pairs of an input '
+                         'width and an output cap, at least 2 each.')
+
+
+class Run:
+  """A sweep whose every input has been checked; nothing is compiled yet."""
+
+  def __init__(self, sweep: Sweep):
+    """Raises ValueError for anything that cannot run, or not resume."""
+    self.sweep = sweep
+    self.directory = pathlib.Path(sweep.output_dir).expanduser()
+    points = points_lib.expand(sweep.curves, gamma=sweep.gamma,
+                               top_p=sweep.top_p, top_k=sweep.top_k)
+    self.examples = examples_lib.read(sweep.data, limit=sweep.examples)
+    self.pair = pairs.load(sweep.verifier, sweep.drafter)
+    self.buckets = [programs_lib.Bucket(*pair) for pair in sweep.buckets]
+    limit = min(self.pair.max_input_length, max(b.width for b in self.buckets))
+    self.rows = [examples_lib.encode(self.pair.vocabulary, x.source, limit,
+                                     what=f'Example {x.id}')
+                 for x in self.examples]
+    self.inputs = self._inputs()
+    self.points = {results.content_key(dict(self.inputs, point=_plain(p))): p
+                   for p in points}
+    self.configuration = dict(self.inputs, device=timing.device(),
+                              points=[_plain(p) for p in points])
+    journal_lib.check(self.directory / JOURNAL, self.configuration)
+    journal_lib.check_rows(self.directory / RESULTS, self.configuration)
+
+  def _inputs(self) -> dict[str, Any]:
+    """What every point's content key covers besides the point itself."""
+    return dict(
+        schema=results.SCHEMA, code=results.code_digest(),
+        data=examples_lib.digest(self.examples), examples=len(self.examples),
+        verifier=self.pair.verifier.sha256, drafter=self.pair.drafter.sha256,
+        vocabulary=self.pair.vocabulary_sha256, seed=self.sweep.seed,
+        batch=BATCH, buckets=[list(b) for b in self.sweep.buckets])
+
+  def __call__(self, progress: Callable[..., Any]) -> summary.Summary:
+    """Decodes what is missing and writes `results.jsonl`.
+
+    Args:
+      progress: `tqdm` or something called like it.
+    """
+    journal = journal_lib.Journal(self.directory / JOURNAL, self.configuration)
+    try:
+      if not any(note['kind'] == 'started' for note in journal.notes):
+        journal.note('started', at=_now())
+      programs = programs_lib.Programs(self.pair, self.sweep.curves)
+      if missing := self._missing(journal):
+        self._decode(journal, programs, missing, progress)
+      out = self._summarise(journal, programs)
+    finally:
+      journal.close()
+    results.write_rows(self.directory / RESULTS, out.rows)
+    return out
+
+  def _missing(self, journal) -> list[tuple[int, str]]:
+    keys = list(self.points)
+    order = timing.interleaved(len(self.examples), len(keys), self.sweep.seed)
+    return [(example, keys[i]) for example, i in order
+            if (keys[i], example) not in journal.records]
+
+  def _decode(self, journal, programs, missing, progress) -> None:
+    prompts = programs_lib.prompts(self.rows, self.buckets, self.sweep.seed)
+    total = len(self.points) * len(self.examples)
+    with progress(total=total, initial=total - len(missing), unit='decode',
+                  desc='compiling', mininterval=0.5, dynamic_ncols=True) as bar:
+      self._compile(journal, programs, prompts, missing, bar)
+      bar.set_description('decoding')
+      bar.unpause()
+      gc.collect()
+      gc.disable()
+      try:
+        with timing.CompileLog() as log:
+          for example, key in missing:
+            bucket, prompt, keys = prompts[example]
+            seconds, state = timing.timed(programs.call, self.points[key],
+                                          bucket, prompt, keys)
+            tokens, fault, stats = programs_lib.stats_of(state)
+            journal.add(results.Record(key, example, seconds, tokens, fault,
+                                       stats))
+            bar.update()
+      finally:
+        gc.enable()
+      journal.note('decoded', programs=log.programs, at=_now())
+
+  def _compile(self, journal, programs, prompts, missing, bar) -> None:
+    """Compiles and warms up each program that is still needed, once."""
+    done = set()
+    for example, key in missing:
+      point, (bucket, prompt, keys) = self.points[key], prompts[example]
+      name = programs.name(point)
+      if (name, bucket) not in done:
+        done.add((name, bucket))
+        bar.set_description(f'compiling {name}')
+        log = programs.compile(point, bucket, prompt, keys)
+        journal.note('compiled', program=str(name),
+                     bucket=[bucket.width, bucket.max_length],
+                     programs=log.programs, seconds=log.seconds)
+
+  def _summarise(self, journal, programs) -> summary.Summary:
+    started = next(n['at'] for n in journal.notes if n['kind'] == 'started')
+    finished = [n['at'] for n in journal.notes if n['kind'] == 'decoded']
+    common = dict(
+        sweep=results.content_key(self.configuration), seed=self.sweep.seed,
+        verifier=self.pair.verifier.name, drafter=self.pair.drafter.name,
+        batch=BATCH, data=pathlib.Path(self.sweep.data).name,
+        device=timing.device(), machine=timing.machine(), versions=versions(),
+        started=started, finished=finished[-1] if finished else _now())
+    costs = {key: _cost(journal, str(programs.name(point)))
+             for key, point in self.points.items()}
+    return summary.summarise(self.points, self.examples, journal.records,
+                             self.pair.vocabulary, common, costs,
+                             _compilations(journal))
+
+
+def _cost(journal, program: str) -> dict[str, Any]:
+  """Programs of a point, one a bucket, and the seconds to compile them."""
+  notes = [n for n in journal.notes
+           if n['kind'] == 'compiled' and n['program'] == program]
+  last = {tuple(n['bucket']): n for n in notes}
+  return dict(programs=sum(n['programs'] for n in last.values()),
+              compile_seconds=sum(n['seconds'] for n in last.values()))
+
+
+def _compilations(journal) -> summary.Compilations:
+  """Of each program the last time; and all that disturbed the clock."""
+  last = {(n['program'], tuple(n['bucket'])): n for n in journal.notes
+          if n['kind'] == 'compiled'}
+  late = [n['programs'] for n in journal.notes if n['kind'] == 'decoded']
+  return summary.Compilations(
+      sum(n['programs'] for n in last.values()),
+      sum(n['seconds'] for n in last.values()), while_timing=sum(late))
+
+
+def versions() -> dict[str, str]:
+  """Of Python, the libraries and the backend's platform."""
+  found = {name: importlib.metadata.version(name) for name in LIBRARIES}
+  return dict(python=platform.python_version(), **found,
+              platform=jax.devices()[0].client.platform_version.split('\n')[0])
+
+
+def _plain(point: points_lib.Point) -> dict[str, Any]:
+  return dataclasses.asdict(point)
+
+
+def _now() -> str:
+  now = datetime.datetime.now(datetime.timezone.utc)
+  return now.isoformat(timespec='seconds')
