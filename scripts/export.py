@@ -1,37 +1,29 @@
 """Exports a training run as a model directory and prints its BLEU.
 
-  python scripts/export.py --gin_file=gin/train/drafter.gin --output=DIR
+Example:
+  python scripts/export.py --gin_file=gin/train/drafter.gin --output=runs/model
 """
 from __future__ import annotations
 
 import argparse
-import sys
+from typing import Sequence
 
-import gin
-
-from spec_cascades.training import export
-from spec_cascades.training import loop
+import _cli
 
 
-def main() -> int:
+def main(args: Sequence[str]) -> None:
   parser = argparse.ArgumentParser(
       description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument('--gin_file', required=True, help='of the training run')
-  parser.add_argument('--model_dir', help="of the run; default: the file's")
-  parser.add_argument('--output', required=True, help='directory to write')
-  args = parser.parse_args()
-  try:
-    gin.parse_config_file(args.gin_file)
-    gin.get_configurable(loop.train)
-    query = lambda name: gin.query_parameter(f'loop.train.{name}')
-    lm, corpus = (query(name).scoped_configurable_fn()
-                  for name in ('lm', 'corpus'))
-    export.export(lm, corpus, args.model_dir or query('model_dir'), args.output)
-  except (ValueError, OSError) as error:
-    print('export.py: ' + ' '.join(str(error).split()), file=sys.stderr)
-    return 2
-  return 0
+  parser.add_argument('--gin_file', action='append', required=True,
+                      metavar='FILE', help="the training run's")
+  parser.add_argument('--output', required=True, help='the directory to write')
+  flags, bindings = _cli.parse(parser, args)
+  from spec_cascades.training import export  # pylint: disable=g-import-not-at-top
+  from spec_cascades.training import loop  # pylint: disable=g-import-not-at-top
+  _cli.configure(flags.gin_file, bindings)
+  run = _cli.call(loop.Run)
+  export.export(run.lm, run.corpus, run.model_dir, flags.output)
 
 
 if __name__ == '__main__':
-  sys.exit(main())
+  _cli.run(main)

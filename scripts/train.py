@@ -1,42 +1,26 @@
-"""Trains a model: python scripts/train.py --gin_file=FILE [--gin.NAME=VALUE].
+"""Trains a model; the same command resumes a run that was interrupted.
 
-The same command resumes a run that was interrupted.
+Example:
+  python scripts/train.py --gin_file=gin/train/drafter.gin
 """
 from __future__ import annotations
 
 import argparse
-import sys
+from typing import Sequence
 
-import gin
-
-from spec_cascades.training import loop
+import _cli
 
 
-def main() -> int:
-  parser = argparse.ArgumentParser(description=__doc__)
-  parser.add_argument('--gin_file', action='append', required=True)
-  args, rest = parser.parse_known_args()
-  bindings = []
-  for item in rest:
-    if not item.startswith('--gin.') or '=' not in item:
-      print(f'train.py: {item!r} is not known; give --gin_file=FILE and '
-            '--gin.NAME=VALUE.', file=sys.stderr)
-      return 2
-    name, value = item.removeprefix('--gin.').split('=', 1)
-    bindings.append(f'{name} = {value}')
-  try:
-    gin.parse_config_files_and_bindings(args.gin_file, bindings)
-    run = gin.get_configurable(loop.train)
-  except (ValueError, OSError, SyntaxError) as error:
-    print('train.py: ' + ' '.join(str(error).split()), file=sys.stderr)
-    return 2
-  try:
-    run(log=lambda line: print(line, flush=True))
-  except (ValueError, TypeError) as error:
-    print('train.py: ' + ' '.join(str(error).split()), file=sys.stderr)
-    return 2
-  return 0
+def main(args: Sequence[str]) -> None:
+  parser = argparse.ArgumentParser(
+      description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument('--gin_file', action='append', required=True,
+                      metavar='FILE', help='may be given more than once')
+  flags, bindings = _cli.parse(parser, args)
+  from spec_cascades.training import loop  # pylint: disable=g-import-not-at-top
+  _cli.configure(flags.gin_file, bindings)
+  _cli.call(loop.train)
 
 
 if __name__ == '__main__':
-  sys.exit(main())
+  _cli.run(main)

@@ -2,20 +2,18 @@
 from __future__ import annotations
 
 import pathlib
-from typing import Any, Callable
+from typing import Callable
 
 import jax
 import jax.numpy as jnp
 
 from spec_cascades.checkpoints import native
 from spec_cascades.evaluation import examples
-from spec_cascades.training import data as data_lib
 from spec_cascades.training import loop
 from spec_cascades.training import quality
 
 
-def export(lm: Any, corpus: data_lib.ParallelText, model_dir: str, output: str,
-           *, dtype: str = 'bfloat16',
+def export(run: loop.Run, output: str, *, dtype: str = 'bfloat16',
            log: Callable[[str], None] = print) -> dict[str, float]:
   """Writes the newest checkpoint of a run and measures what was written.
 
@@ -23,9 +21,7 @@ def export(lm: Any, corpus: data_lib.ParallelText, model_dir: str, output: str,
   sentences without a near-duplicate in train, and on the hand-written set.
 
   Args:
-    lm: The model of the run.
-    corpus: Its data.
-    model_dir: Its checkpoints.
+    run: The training run.
     output: The directory to write.
     dtype: Of the weights written.
     log: Receives one line per figure.
@@ -33,7 +29,8 @@ def export(lm: Any, corpus: data_lib.ParallelText, model_dir: str, output: str,
   Raises:
     ValueError: There is no checkpoint.
   """
-  params, step = loop.restore_params(model_dir)
+  lm, corpus = run.lm, run.corpus
+  params, step = loop.restore_params(run.model_dir)
   params = jax.tree.map(
       lambda x: jnp.asarray(x, dtype).astype(jnp.float32), params)
   pairs = quality.distinct_pairs(corpus, 'test')

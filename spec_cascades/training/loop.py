@@ -13,6 +13,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
+from spec_cascades.checkpoints import native
 from spec_cascades.training import data as data_lib
 from spec_cascades.training import grow
 from spec_cascades.training import quality
@@ -52,53 +53,75 @@ class Recipe:
   keep: int = 2
 
 
-def train(lm: Any, corpus: data_lib.ParallelText, model_dir: str,
-          recipe: Recipe, *, grow_from: str | None = None,
-          log: Callable[[str], None] = print) -> train_step.TrainState:
-  """Trains `lm` on `corpus`; the same call resumes an interrupted run.
+@dataclasses.dataclass(frozen=True)
+class Run:
+  """What is trained, on what, where and how.
 
-  SIGTERM saves and returns early. Metrics go to `model_dir`/metrics.jsonl.
-
-  Args:
+  Attributes:
     lm: A `LanguageModel` with `module` and `init_params`.
     corpus: Where batches come from.
     model_dir: Checkpoints and metrics; made if absent.
     recipe: Numbers of the run.
-    grow_from: Checkpoints of a shallower model to start from (stacking).
+    init_from: Another run's model_dir, or a model directory, to start from; a
+      shallower model is stacked. Random parameters if None.
+  """
+  lm: Any
+  corpus: data_lib.ParallelText
+  model_dir: str
+  recipe: Recipe = Recipe()
+  init_from: str | None = None
+
+
+def train(run: Run, *, log: Callable[[str], None] = print
+          ) -> train_step.TrainState:
+  """Trains `run.lm`; the same call resumes an interrupted run.
+
+  SIGTERM saves and returns early. Metrics go to metrics.jsonl in `model_dir`.
+
+  Args:
+    run: What to do.
     log: Receives lines of progress.
 
   Raises:
     ValueError: The vocabulary does not fit the model, a loss is not finite.
   """
-  if corpus.vocabulary.size != lm.vocab_size:
+  corpus, recipe = run.corpus, run.recipe
+  if corpus.vocabulary.size != run.lm.vocab_size:
     raise ValueError(f'The vocabulary has {corpus.vocabulary.size} pieces, the '
-                     f'model {lm.vocab_size}: make them equal.')
-  folder = pathlib.Path(model_dir).expanduser().absolute()
+                     f'model {run.lm.vocab_size}: make them equal.')
+  folder = pathlib.Path(run.model_dir).expanduser().absolute()
   folder.mkdir(parents=True, exist_ok=True)
   optimizer = train_step.adafactor(train_step.schedule(
       peak=recipe.peak, warmup=recipe.warmup, total=recipe.steps,
       cooldown=recipe.cooldown))
-  update = train_step.Update(lm, optimizer, seed=recipe.seed)
+  update = train_step.Update(run.lm, optimizer, seed=recipe.seed)
   options = ocp.CheckpointManagerOptions(max_to_keep=recipe.keep)
   with ocp.CheckpointManager(folder / 'checkpoints', options=options) as saves:
-    state = _start(lm, update, saves, recipe, grow_from, log)
+    state = _start(run, update, saves, log)
     return _run(update, state, corpus, saves, recipe, folder, log)
 
 
-def _start(lm, update, saves, recipe, grow_from, log):
+def _start(run, update, saves, log):
   """The newest checkpoint of this run, or a fresh state."""
-  fresh = lambda: update.init(lm.init_params(jax.random.key(recipe.seed)))
+  key = jax.random.key(run.recipe.seed)
+  fresh = lambda: update.init(run.lm.init_params(key))
   newest = saves.latest_step()
   if newest is not None:
     log(f'resuming at step {newest}')
     like = jax.eval_shape(fresh)
     return saves.restore(newest, args=ocp.args.StandardRestore(like))
-  if grow_from is None:
+  if run.init_from is None:
     return fresh()
-  fresh_params = lm.init_params(jax.random.key(recipe.seed))
-  params = grow.stack(restore_params(grow_from)[0], fresh_params)
-  log(f'starting from {grow_from}')
-  return update.init(params)
+  log(f'starting from {run.init_from}')
+  return update.init(grow.stack(_source(run.init_from), run.lm.init_params(key)))
+
+
+def _source(path):
+  """Parameters of a model directory or of a training run."""
+  folder = pathlib.Path(path).expanduser()
+  if (folder / native.CONFIG).is_file():
+    return native.load(folder)[1]
+  return restore_params(path)[0]
 
 
 def restore_params(model_dir: str) -> tuple[Any, int]:

@@ -1,4 +1,5 @@
 """Resuming is exact: killed runs end where uninterrupted ones do."""
+import dataclasses
 import os
 import pathlib
 import re
@@ -33,6 +34,11 @@ def recipe(**changes):
       eval_sentences=4, eval_batch=2, max_length=8), **changes})
 
 
+def run_of(corpus, directory, **changes):
+  return loop.Run(t5.T5(t5.T5Config(**SIZES)), corpus, str(directory),
+                  recipe(**changes))
+
+
 @pytest.fixture(scope='module')
 def corpus(tmp_path_factory):
   directory = tmp_path_factory.mktemp('corpus')
@@ -47,8 +53,7 @@ def whole(corpus, tmp_path_factory):
   """An uninterrupted run: its directory and its last state."""
   directory = tmp_path_factory.mktemp('whole')
   lines = []
-  state = loop.train(t5.T5(t5.T5Config(**SIZES)), corpus, str(directory),
-                     recipe(), log=lines.append)
+  state = loop.train(run_of(corpus, directory), log=lines.append)
   return directory, state, lines
 
 
@@ -62,9 +67,8 @@ def test_a_run_reports_progress_loss_and_bleu(whole):
 
 def test_losses_fall(corpus, tmp_path):
   lines = []
-  loop.train(t5.T5(t5.T5Config(**SIZES)), corpus, str(tmp_path),
-             recipe(steps=60, eval_every=60, save_every=60, log_every=20),
-             log=lines.append)
+  loop.train(run_of(corpus, tmp_path, steps=60, eval_every=60, save_every=60,
+                    log_every=20), log=lines.append)
   losses = [float(re.search(r'loss ([0-9.]+)', line)[1]) for line in lines
             if 'tokens/s' in line]
   assert losses[-1] < losses[0] - 0.3
@@ -84,11 +88,12 @@ data.ParallelText.directory = {corpus.directory!r}
 data.ParallelText.vocabulary = @text.Vocabulary()
 data.ParallelText.buckets = (48,)
 data.ParallelText.tokens_per_batch = 192
-loop.train.corpus = @data.ParallelText()
-loop.train.recipe = @loop.Recipe()
+loop.Run.corpus = @data.ParallelText()
+loop.Run.recipe = @loop.Recipe()
+loop.train.run = @loop.Run()
 t5.T5.config = @t5.T5Config()
-loop.train.lm = @t5.T5()
-loop.train.model_dir = {str(tmp_path / 'run')!r}
+loop.Run.lm = @t5.T5()
+loop.Run.model_dir = {str(tmp_path / 'run')!r}
 ''' + ''.join(f't5.T5Config.{k} = {v!r}\n' for k, v in SIZES.items()) + ''.join(
     f'loop.Recipe.{k} = {v!r}\n' for k, v in vars(recipe()).items()))
   command = [sys.executable, str(ROOT / 'scripts/train.py'),
@@ -115,8 +120,9 @@ loop.train.model_dir = {str(tmp_path / 'run')!r}
 
 def test_a_vocabulary_of_another_size_is_refused(corpus, tmp_path):
   lm = t5.T5(t5.T5Config(**{**SIZES, 'vocab_size': 100}))
+  run = dataclasses.replace(run_of(corpus, tmp_path), lm=lm)
   with pytest.raises(ValueError, match='512 pieces.*100'):
-    loop.train(lm, corpus, str(tmp_path), recipe())
+    loop.train(run)
 
 
 def test_no_checkpoint_is_explained(tmp_path):
@@ -125,15 +131,27 @@ def test_no_checkpoint_is_explained(tmp_path):
 
 
 def test_export_writes_a_model_that_loads(corpus, whole, tmp_path):
-  lm = t5.T5(t5.T5Config(**SIZES))
-  figures = export.export(lm, corpus, str(whole[0]), str(tmp_path / 'out'),
-                          log=lambda line: None)
+  run = run_of(corpus, whole[0])
+  lm = run.lm
+  figures = export.export(run, str(tmp_path / 'out'), log=lambda line: None)
   loaded, params, vocabulary = native.load(tmp_path / 'out')
   assert loaded == lm and vocabulary.size == tinypair.PIECES
   for got, want in zip(jax.tree.leaves(params),
                        jax.tree.leaves(whole[1].params)):
     np.testing.assert_allclose(got, want, rtol=2**-7)
   assert 0 <= figures['bleu_software_docs'] <= 100
+
+
+def test_a_run_starts_from_a_shallower_one(corpus, whole, tmp_path):
+  deeper = t5.T5(t5.T5Config(**{**SIZES, 'num_decoder_layers': 2}))
+  run = dataclasses.replace(run_of(corpus, tmp_path, steps=0), lm=deeper,
+                            init_from=str(whole[0]))
+  grown = loop.train(run, log=lambda line: None).params['decoder']
+  for name in ('layers_0', 'layers_1'):
+    for got, want in zip(
+        jax.tree.leaves(grown[name]),
+        jax.tree.leaves(whole[1].params['decoder']['layers_0'])):
+      np.testing.assert_array_equal(got, want)
 
 
 def test_the_schedule_rises_decays_and_cools_down():
