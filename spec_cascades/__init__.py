@@ -1,0 +1,30 @@
+"""Speculative cascades: draft with q, verify with p, sample from pi = T(q, p).
+
+    from spec_cascades import Chain, Chow, GenSpecSample, Warp, row_keys
+
+    spec = GenSpecSample(verifier, Chain(drafter, 5), max_length=64)
+    state = spec(params, draft_params, prompt, row_keys(0, ids),
+                 Chow(alpha=0.4), Warp(temperature=1.0))
+
+Models are in `spec_cascades.models` (`t5`, `gemma`), contracts in `api`.
+"""
+from spec_cascades.check import faults
+from spec_cascades.decode import (
+    GenSpecSample, Round, State, row_keys, run, stream)
+from spec_cascades.drafters.chain import Below, Chain
+from spec_cascades.drafters.ngram import NGram
+from spec_cascades.drafters.null import Null
+from spec_cascades.stats import Stats
+from spec_cascades.targets import (
+    OPT, BiLD, Choice, Chow, ChowLog, Diff, DiffLog, Lossless, Lossy, OPTLog,
+    TokenV1, TokenV2, TokenV3)
+from spec_cascades.types import Draft, Feedback, Prediction, Prompt, TokenTree
+from spec_cascades.verify import Block, Forced, Rejection, Typical
+from spec_cascades.warp import Warp
+
+__all__ = (
+    'Below', 'BiLD', 'Block', 'Chain', 'Choice', 'Chow', 'ChowLog', 'Diff',
+    'DiffLog', 'Draft', 'Feedback', 'Forced', 'GenSpecSample', 'Lossless',
+    'Lossy', 'NGram', 'Null', 'OPT', 'OPTLog', 'Prediction', 'Prompt',
+    'Rejection', 'Round', 'State', 'Stats', 'TokenTree', 'TokenV1', 'TokenV2',
+    'TokenV3', 'Typical', 'Warp', 'faults', 'row_keys', 'run', 'stream')

@@ -1,6 +1,7 @@
 """The decode loop: propose -> score -> fuse -> verify -> commit -> observe."""
 from __future__ import annotations
 
+from collections.abc import Iterator
 import functools
 from typing import Any
 
@@ -8,7 +9,9 @@ from flax import struct
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, Key
+import numpy as np
 
+from spec_cascades import check
 from spec_cascades import stats as stats_lib
 from spec_cascades import types
 from spec_cascades.models import prefill
@@ -35,6 +38,13 @@ class GenSpecSample:
   Static fields are hashed by `jit`; every number in `drafter` and `verify` is
   a leaf, so a sweep over thresholds compiles once.
 
+  Attributes:
+    lm: The verifier, a `LanguageModel`.
+    drafter: A `Drafter`.
+    max_length: Tokens per row, the prompt's among them.
+    verify: A `Verifier`.
+    eos: The token that ends a row; -1 for none.
+
   Reference: Narasimhan et al. (2025), Alg. 4, https://arxiv.org/abs/2405.19261
   """
   lm: Any = struct.field(pytree_node=False)
@@ -43,32 +53,38 @@ class GenSpecSample:
   verify: Any = Rejection()
   eos: int = struct.field(pytree_node=False, default=1)
 
-  def init(self, params, draft_params, prompt: types.Prompt, keys) -> State:
-    """Keys [B] are the rows' own, e.g. fold_in(seed, example_id)."""
+  def init(self, params: Any, draft_params: Any, prompt: types.Prompt,
+           keys: Key[Array, 'B']) -> State:
+    """Reads the prompts. Keys are the rows' own, see `row_keys`."""
     b, p = prompt.prefix.shape
-    if p >= self.max_length:
-      raise ValueError(f'A prompt of width {p} leaves no room in '
-                       f'max_length={self.max_length}.')
+    check.room(p, self.max_length)
+    check.batch_of(prompt, keys)
     capacity = self.max_length + self.drafter.num_nodes
     hidden, cache = prefill.prefill(self.lm, params, prompt, capacity)
     drafter = self.drafter.init(draft_params, prompt, hidden, capacity)
-    tokens = jnp.zeros((b, self.max_length), jnp.int32).at[:, :p].set(prompt.prefix)
+    tokens = jnp.zeros((b, self.max_length), jnp.int32)
+    tokens = tokens.at[:, :p].set(prompt.prefix)
     zero = jnp.zeros(b, jnp.int32)
-    return State(tokens, prompt.prefix_lengths, zero > 0, zero, keys, cache,
-                 drafter, stats_lib.zeros(b, self.drafter.num_nodes))
+    # `check.call` refuses rows that are empty or full; here they do nothing.
+    lengths = prompt.prefix_lengths
+    idle = (lengths < 1) | (lengths >= self.max_length)
+    return State(tokens, lengths, idle, zero, keys, cache, drafter,
+                 stats_lib.zeros(b, self.drafter.num_nodes))
 
-  def step(self, params, draft_params, target, warp, state: State):
+  def step(self, params: Any, draft_params: Any, target: Any, warp: Any,
+           state: State) -> tuple[State, types.Feedback]:
     """One round. Returns the new state and everything there is to see."""
     propose, verify = round_keys(state.keys, state.stats.rounds)
     ctx = types.Context(state.tokens, state.lengths, state.cache, warp,
                         target.uses_q)
-    draft, drafter = self.drafter.propose(draft_params, state.drafter, ctx, propose)
-    self._check(draft, target)
+    draft, drafter = self.drafter.propose(
+        draft_params, state.drafter, ctx, propose)
+    check.draft(self, draft, target)
     hidden, logits, cache = self._score(params, state.cache, draft, ~state.done)
     p = warp(logits)
     fused = target(draft.prediction, p)
     verdict = jax.vmap(self.verify)(verify, draft, p, fused.pi)
-    broken = _broken(draft, logits, fused.pi) & ~state.done
+    broken = _broken(draft, logits, target.uses_q) & ~state.done
     live = ~state.done & ~broken
 
     cut, new, over = jax.vmap(_cut, (0, 0, None, 0))(
@@ -78,25 +94,43 @@ class GenSpecSample:
     feedback = types.Feedback(draft, hidden, logits, cut, live)
     counts = stats_lib.of_round(draft, verdict, fused.deferral, emitted, live)
     return State(
-        tokens, state.lengths + emitted, state.done | broken | over,
+        tokens, state.lengths + emitted, state.done | broken | (over & live),
         jnp.where(broken, state.stats.rounds + 1, state.fault), state.keys,
         cache.accept(draft, cut, live),
         self.drafter.observe(draft_params, drafter, feedback),
         state.stats + counts), feedback
 
-  @functools.partial(jax.jit)
-  def __call__(self, params, draft_params, prompt, keys, target, warp) -> State:
-    step = lambda s: self.step(params, draft_params, target, warp, s)[0]
-    state = self.init(params, draft_params, prompt, keys)
-    return jax.lax.while_loop(lambda s: ~s.done.all(), step, state)
+  def __call__(self, params: Any, draft_params: Any, prompt: types.Prompt,
+               keys: Key[Array, 'B'], target: Any, warp: Any) -> State:
+    """Decodes every row to its end, in one compiled loop.
+
+    Args:
+      params: The verifier's parameters, from `lm.pack`.
+      draft_params: The drafter's parameters; None if it has none.
+      prompt: Right-padded prompts of at least one token a row.
+      keys: One key per row, see `row_keys`.
+      target: The rule pi = T(q, p).
+      warp: The sampling transform of both models.
+
+    Returns:
+      The last state: `tokens` [B, max_length] up to `lengths` [B], `stats`, and
+      `fault`, which `check.faults` puts into words.
+
+    Raises:
+      ValueError: Something is outside what it may be, see `check.call`.
+    """
+    check.call(self, prompt, keys, target, warp)
+    return run(self, params, draft_params, prompt, keys, target, warp)
 
   def _score(self, params, cache, draft, live):
     """Scores every node, or the root alone where no live row has a draft."""
     n = draft.tree.tokens.shape[1]
 
     def score(width, cache):
-      hidden, cache = self.lm.extend(params, cache, types.head_of(draft.tree, width))
-      pad = lambda x: jnp.pad(x, ((0, 0), (0, n - width)) + ((0, 0),) * (x.ndim - 2))
+      nodes = types.head_of(draft.tree, width)
+      hidden, cache = self.lm.extend(params, cache, nodes)
+      pad = lambda x: jnp.pad(
+          x, ((0, 0), (0, n - width)) + ((0, 0),) * (x.ndim - 2))
       return pad(hidden), pad(self.lm.head(params, hidden)), cache
 
     if draft.full:
@@ -105,29 +139,106 @@ class GenSpecSample:
     return jax.lax.cond(wide, functools.partial(score, n),
                         functools.partial(score, 1), cache)
 
-  def _check(self, draft, target):
-    if draft.prediction is None and (target.uses_q or draft.law != 'deterministic'):
-      raise ValueError(f'{type(target).__name__} on {draft.law!r} drafts needs q, '
-                       f'but {type(self.drafter).__name__} has none.')
-    if draft.tree.tokens.shape[1] != self.drafter.num_nodes:
-      raise ValueError(f'{type(self.drafter).__name__} proposed '
-                       f'{draft.tree.tokens.shape[1]} nodes, but its num_nodes, '
-                       f'for which caches have room, is {self.drafter.num_nodes}.')
-    self.verify.supports.check(self.verify, draft)
+
+@jax.jit
+def run(spec: GenSpecSample, params: Any, draft_params: Any,
+        prompt: types.Prompt, keys: Key[Array, 'B'], target: Any,
+        warp: Any) -> State:
+  """`spec(...)` without the checks of numbers: one `while_loop` over `step`."""
+  step = lambda s: spec.step(params, draft_params, target, warp, s)[0]
+  state = spec.init(params, draft_params, prompt, keys)
+  return jax.lax.while_loop(lambda s: ~s.done.all(), step, state)
 
 
-def round_keys(keys: Key[Array, 'B'], rounds: Int[Array, 'B']):
+_init = jax.jit(GenSpecSample.init)
+_step = jax.jit(GenSpecSample.step, donate_argnames='state')
+
+
+@struct.dataclass
+class Round:
+  """What one round added, on the host; one entry per row.
+
+  `origins` says of each token whether it was 'accepted' (drafted), 'corrected'
+  (after a rejection) or 'bonus' (after a full draft). `drafted` are all drafted
+  nodes in index order, accepted or not.
+  """
+  tokens: list[np.ndarray]
+  origins: list[list[str]]
+  drafted: list[np.ndarray]
+  feedback: types.Feedback
+  state: State
+
+
+def stream(spec: GenSpecSample, params: Any, draft_params: Any,
+           prompt: types.Prompt, keys: Key[Array, 'B'], target: Any,
+           warp: Any) -> Iterator[Round]:
+  """Decodes like `spec(...)`, token for token, and yields after every round.
+
+  A host loop over the compiled `step`; the state is donated to it, so
+  `Round.state` may be read until the next round is asked for.
+  """
+  check.call(spec, prompt, keys, target, warp)
+  state = _init(spec, params, draft_params, prompt, keys)
+  state = jax.tree.map(jnp.copy, state)      # it holds the caller's own arrays
+  before = jax.device_get((state.lengths, state.stats))
+  while not np.asarray(state.done).all():
+    state, feedback = _step(spec, params, draft_params, target, warp, state)
+    after = jax.device_get((state.lengths, state.stats))
+    yield _round(before, after, feedback, state)
+    before = after
+
+
+def _round(before, after, feedback, state) -> Round:
+  """The difference between two rounds, row by row."""
+  (start, old), (end, new) = before, after
+  tokens, nodes = jax.device_get((state.tokens, feedback.draft.tree))
+  kinds = ('accepted', 'corrected', 'bonus')
+  grown = {k: getattr(new, k) - getattr(old, k) for k in kinds}
+  rows, live = range(len(start)), np.asarray(feedback.live)
+  return Round(
+      [tokens[row, start[row]:end[row]] for row in rows],
+      [[k for k in kinds for _ in range(grown[k][row])] for row in rows],
+      [nodes.tokens[row, (nodes.parents[row] >= 0) & live[row]]
+       for row in rows],
+      feedback, state)
+
+
+def row_keys(seed: int | Key[Array, ''],
+             ids: Int[Array | np.ndarray, 'B']) -> Key[Array, 'B']:
+  """One key per example: fold_in(seed, id), whatever its row or batch."""
+  key = jax.random.key(seed) if isinstance(seed, int) else seed
+  return jax.vmap(jax.random.fold_in, (None, 0))(key, ids)
+
+
+def round_keys(keys: Key[Array, 'B'],
+               rounds: Int[Array, 'B']) -> tuple[Key[Array, 'B'], ...]:
   """A round's keys [B]: one for the drafter, one for the verifier."""
   split = lambda key, i: jax.random.split(jax.random.fold_in(key, i))
   return tuple(jax.vmap(split, out_axes=1)(keys, rounds))
 
 
-def _broken(draft, logits, pi):
-  """Rows with NaN, +inf or nothing but -inf at a node that may be visited."""
+def _broken(draft, logits, uses_q):
+  """Rows with NaN, +inf or nothing but -inf at a node that may be visited.
+
+  Of q, the row that a node was drawn from counts.
+  """
   node = jnp.arange(logits.shape[1])[None]
   visited = (draft.tree.parents >= 0) | (node == 0)
-  finite = jnp.isfinite(logits.max(-1)) & jnp.isfinite(pi.sum(-1))
+  finite, q = _finite(logits), draft.prediction
+  if q is not None:
+    parent = jnp.maximum(draft.tree.parents, 0)
+    drawn = jax.vmap(lambda law, *at: law[at])(
+        q.probs, parent, draft.tree.tokens)
+    finite &= jnp.isfinite(drawn) | (node == 0)
+    if uses_q:
+      finite &= jnp.take_along_axis(_finite(q.logits), parent, 1)
   return jnp.any(visited & ~finite, 1)
+
+
+def _finite(logits):
+  """No NaN or +inf, and not all -inf. On CPU `max` may pass over a NaN."""
+  total = jnp.where(logits == -jnp.inf, 0, logits).sum(-1)
+  return jnp.isfinite(total) & (logits.max(-1) > -jnp.inf)
 
 
 def _cut(verdict, nodes, eos, room):

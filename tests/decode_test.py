@@ -122,7 +122,7 @@ def test_one_node_is_scored_where_nothing_matched():
 
 
 def test_a_sweep_over_numbers_compiles_once():
-  call, before = decode.GenSpecSample.__call__, decode.GenSpecSample.__call__._cache_size()
+  call, before = decode.run, decode.run._cache_size()
   for x in (.1, .3):
     spec = decode.GenSpecSample(LM, chain.Chain(LM, 2, chain.Below(x)), 9,
                                 verify.Typical(epsilon=x), eos=-1)

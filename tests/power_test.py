@@ -9,13 +9,14 @@ import pytest
 from tests.common import LEVEL, LM, P, Q, joint, law_test
 from spec_cascades import decode, targets, types, warp as warp_lib
 from spec_cascades.drafters.chain import Chain
+from spec_cascades import verify
 from spec_cascades.verify import Rejection
 
 WARP = warp_lib.Warp()
 
 
 @struct.dataclass
-class Chainwise:
+class Chainwise(verify.Fixed):
   """Algorithm 4 on chains, with places to break it."""
   lenience: float = 1.0
   residual_of: str = struct.field(pytree_node=False, default='pi')
@@ -39,6 +40,9 @@ class Swapped:
   """Confuses the two models."""
   target: Any
   uses_q = True
+
+  def validate(self, batch=None):
+    del batch
 
   def __call__(self, q, p):
     return self.target(p, q)

@@ -26,6 +26,9 @@ class SampledTree:
   law: Literal['sampled', 'distinct'] = struct.field(
       pytree_node=False, default='distinct')
 
+  def validate(self, batch=None):
+    del batch
+
   @property
   def num_nodes(self) -> int:
     return len(self.parents)

@@ -6,7 +6,9 @@ from typing import Any
 from flax import struct
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Key
 
+from spec_cascades import check
 from spec_cascades import types
 from spec_cascades import warp as warp_lib
 from spec_cascades.models import prefill
@@ -14,11 +16,20 @@ from spec_cascades.models import prefill
 
 @struct.dataclass
 class Below:
-  """Stops a draft at a node where max q < threshold (BiLD's fallback)."""
-  threshold: float = 0.6
+  """Stops a draft where max q, at temperature 1, is under a threshold.
 
-  def __call__(self, probs):
-    return probs.max(-1) < self.threshold
+  Reference: the fallback of Kim et al. (2023), https://arxiv.org/abs/2302.07863
+  """
+  threshold: float | Float[Array, '*B'] = 0.6
+
+  def validate(self, batch: int | None = None) -> None:
+    """Raises ValueError for a threshold outside [0, 1]; host only."""
+    check.interval('threshold of Below', self.threshold, 0, 1, batch=batch,
+                   hint='It is a probability; 0 never stops.')
+
+  def __call__(self, q: types.Prediction) -> Bool[Array, 'B']:
+    """Whether to draft nothing after this node."""
+    return q.confidence < self.threshold
 
 
 @struct.dataclass
@@ -28,32 +39,50 @@ class Chain:
   Rules that use q need it at the last node too: gamma + 1 steps, the last of
   which also writes the last draft's key/values. Other rules take gamma steps;
   the first call of a round then feeds the last two committed tokens.
+
+  A `stop` may look at q of a node before a child is drawn, never at the child:
+  dropping a child for its own q would bias the law.
+
+  Reference: Leviathan et al. (2023), https://arxiv.org/abs/2211.17192
   """
   lm: Any = struct.field(pytree_node=False)
   length: int = struct.field(pytree_node=False)
   stop: Any = None
 
+  def __post_init__(self):
+    check.gamma(self.length)
+
   @property
   def num_nodes(self) -> int:
+    """The root and the drafts."""
     return self.length + 1
 
-  def init(self, params, prompt, hidden, capacity):
+  def validate(self, batch: int | None = None) -> None:
+    """Raises ValueError for a bad stopping threshold; host only."""
+    if self.stop is not None:
+      self.stop.validate(batch)
+
+  def init(self, params: Any, prompt: types.Prompt, hidden: Any,
+           capacity: int) -> Any:
+    """The small model's cache of the prompt."""
     del hidden
     return prefill.prefill(self.lm, params, prompt, capacity)[1]
 
-  def propose(self, params, cache, ctx, keys):
-    b, gamma, start = len(ctx.lengths), self.length, cache.length
+  def propose(self, params: Any, state: Any, ctx: types.Context,
+              keys: Key[Array, 'B']) -> tuple[types.Draft, Any]:
+    """A sampled chain, and q at every node that was visited."""
+    b, gamma, start = len(ctx.lengths), self.length, state.length
     steps = gamma + ctx.leaf_q
 
     def visit(i, hidden, tokens, q, last):
       """Records q at node i and draws node i + 1."""
       new = ctx.warp(self.lm.head(params, hidden))
-      q = jax.tree.map(lambda all, x: all.at[:, i].set(x), q, new)
+      q = jax.tree.map(lambda all, x: _put(all, x, i), q, new)
       if self.stop is not None:
-        last = jnp.where((last == gamma) & self.stop(new.probs), i, last)
+        last = jnp.where((last == gamma) & self.stop(new), i, last)
       fold = jax.vmap(jax.random.fold_in, (0, None))
       child = jax.vmap(warp_lib.sample)(new.probs, fold(keys, i))
-      return tokens.at[:, i + 1].set(child, mode='drop'), q, last
+      return _put(tokens, child, i + 1), q, last
 
     def body(carry):
       i, cache, tokens, q, last = carry
@@ -63,18 +92,25 @@ class Chain:
               *visit(i, hidden[:, 0], tokens, q, last))
 
     nothing = jnp.zeros((b, gamma + 1, self.lm.vocab_size))
-    tokens = jnp.zeros((b, gamma + 1), jnp.int32).at[:, 0].set(ctx.root)
-    carry = (0, cache, tokens, types.Prediction(nothing, nothing),
-             jnp.full(b, gamma, jnp.int32))
+    tokens = jnp.zeros((b, gamma + 2), jnp.int32)  # one for a leaf's own child
+    carry = (0, state, _put(tokens, ctx.root, 0),
+             types.Prediction(nothing, nothing), jnp.full(b, gamma, jnp.int32))
     if not ctx.leaf_q:
-      hidden, cache = prefill.reread(self.lm, params, cache, ctx.tokens)
+      hidden, cache = prefill.reread(self.lm, params, state, ctx.tokens)
       carry = (1, cache, *visit(0, hidden, *carry[2:]))
     _, cache, tokens, q, last = jax.lax.while_loop(
         lambda c: (c[0] < steps) & jnp.any(c[0] <= c[-1]), body, carry)
-    draft = types.Draft(types.chain(tokens, last), q, jnp.minimum(last + 1, steps),
-                        max_depth=gamma, full=self.stop is None)
+    draft = types.Draft(types.chain(tokens[:, :-1], last), q,
+                        jnp.minimum(last + 1, steps), max_depth=gamma,
+                        full=self.stop is None)
     return draft, cache.truncate(start)
 
-  def observe(self, params, cache, feedback):
+  def observe(self, params: Any, state: Any, feedback: types.Feedback) -> Any:
+    """Keeps the key/values of the drafts that were accepted."""
     del params
-    return cache.accept(feedback.draft, feedback.verdict, feedback.live)
+    return state.accept(feedback.draft, feedback.verdict, feedback.live)
+
+
+def _put(array, new, i):
+  """array[:, i] = new, for a traced i; in place inside a loop."""
+  return jax.lax.dynamic_update_slice_in_dim(array, new[:, None], i, 1)

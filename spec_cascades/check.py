@@ -1,0 +1,121 @@
+"""Bad input, refused before anything is compiled.
+
+Every message is one line: what was given, what is allowed, what to do. Checks
+of shapes and structure work on tracers too; checks of numbers need concrete
+values and run on the host (`call`), which is also the only place where the
+contents of prompts, alphas and temperatures are looked at.
+"""
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+
+def interval(name: str, value: Any, low: float, high: float, *,
+             above: bool = False, batch: int | None = None,
+             hint: str = '') -> None:
+  """Refuses a number, or an entry of an array, outside [low, high].
+
+  Args:
+    name: What the number is called in the message.
+    value: A concrete number or array; NaN is outside every interval.
+    low: Smallest value allowed.
+    high: Largest value allowed.
+    above: Refuse `low` itself too.
+    batch: If given, `value` must have shape () or (batch,).
+    hint: What to do about it.
+  """
+  numbers = np.asarray(value)
+  if batch is not None and numbers.shape not in ((), (batch,)):
+    raise ValueError(f'{name} has shape {numbers.shape}; allowed: a scalar or '
+                     f'one number per row, here ({batch},).')
+  bad = ~((numbers >= low) & (numbers <= high)) | (above & (numbers == low))
+  if bad.any():
+    row = np.argmax(bad)
+    where = f' in row {row}' if numbers.ndim else ''
+    raise ValueError(f'{name} is {numbers.flat[row]}{where}; allowed: '
+                     f'{"above " * above}{low:g} to {high:g}. {hint}'.rstrip())
+
+
+def gamma(length: int) -> None:
+  """Refuses a draft of fewer than one token."""
+  if length < 1:
+    raise ValueError(f'A draft length (gamma) of {length}; allowed: 1 or more. '
+                     'Use the Null drafter to decode without drafts.')
+
+
+def room(width: int, max_length: int) -> None:
+  """Refuses a prompt as wide as the whole sequence."""
+  if width >= max_length:
+    raise ValueError(f'A prompt of width {width} leaves no room in '
+                     f'max_length={max_length}; shorten the prompt or raise '
+                     'max_length.')
+
+
+def batch_of(prompt: Any, keys: Any) -> int:
+  """The number of rows, on which prompt and keys must agree."""
+  shapes = dict(prefix=prompt.prefix.shape[0],
+                prefix_lengths=len(prompt.prefix_lengths), keys=len(keys))
+  if prompt.inputs is not None:
+    shapes['inputs'] = len(prompt.inputs)
+  if len(set(shapes.values())) > 1:
+    rows = ', '.join(f'{name} {n}' for name, n in shapes.items())
+    raise ValueError(f'Different numbers of rows: {rows}; give every row a '
+                     'prompt, a length and a key.')
+  return shapes['prefix']
+
+
+def prompt_rows(prompt: Any, max_length: int, vocab_size: int) -> None:
+  """Refuses rows without a token, rows at their cap and unknown tokens."""
+  lengths, width = np.asarray(prompt.prefix_lengths), prompt.prefix.shape[1]
+  hint = ('A row needs at least one token (a decoder start token will do), no '
+          'more than its prefix holds, and room for one more.')
+  interval('prefix_lengths', lengths, 1, min(width, max_length - 1), hint=hint)
+  for name in ('prefix', 'inputs'):
+    tokens = getattr(prompt, name)
+    if tokens is not None:
+      interval(f'Token of {name}', np.asarray(tokens).ravel(), 0,
+               vocab_size - 1, hint='Check that text and model share a '
+               'vocabulary.')
+
+
+def draft(spec: Any, proposed: Any, target: Any) -> None:
+  """Refuses a draft that the target, the verifier or the caches cannot take."""
+  name = type(spec.drafter).__name__
+  nodes, width = proposed.tree.tokens.shape[-1], spec.drafter.num_nodes
+  if nodes != width:
+    raise ValueError(f'{name} proposed {nodes} nodes; allowed: its num_nodes, '
+                     f'{width}, for which caches have room.')
+  if proposed.prediction is None:
+    if target.uses_q or proposed.law != 'deterministic':
+      raise ValueError(
+          f'{type(target).__name__} on {proposed.law!r} drafts needs q, but '
+          f'{name} has none; use a rule that ignores q, such as Lossless.')
+  elif (own := proposed.prediction.probs.shape[-1]) != spec.lm.vocab_size:
+    raise ValueError(
+        f'{name} has a vocabulary of {own} tokens and the verifier one of '
+        f'{spec.lm.vocab_size}; allowed: the same one for both.')
+  spec.verify.supports.check(spec.verify, proposed)
+
+
+def call(spec: Any, prompt: Any, keys: Any, target: Any, warp: Any) -> None:
+  """Everything that can be said before a decode starts.
+
+  Shapes are always checked; numbers unless an argument is being traced.
+  """
+  room(prompt.prefix.shape[1], spec.max_length)
+  batch = batch_of(prompt, keys)
+  leaves = jax.tree.leaves((spec, prompt, keys, target, warp))
+  if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+    return
+  prompt_rows(prompt, spec.max_length, spec.lm.vocab_size)
+  for part in (target, warp, spec.verify, spec.drafter):
+    part.validate(batch)
+
+
+def faults(state: Any) -> list[str]:
+  """One line per row that stopped at non-finite logits."""
+  return [f'Row {row} stopped in round {fault - 1}: non-finite logits.'
+          for row, fault in enumerate(np.asarray(state.fault)) if fault]
