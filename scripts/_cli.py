@@ -12,6 +12,14 @@ sys.path.insert(0, str(ROOT))
 PREFIX = '--gin.'
 
 
+class Parser(argparse.ArgumentParser):
+  """Flags that can't be used are errors like any other."""
+
+  def error(self, message: str) -> None:
+    """Raises ValueError instead of printing the usage."""
+    raise ValueError(f'{message}; see --help.')
+
+
 def run(main: Callable[[Sequence[str]], None]) -> None:
   """Calls main; input that can't be used ends in one line and exit code 2."""
   name = pathlib.Path(sys.argv[0]).name

@@ -13,7 +13,7 @@ import _cli
 
 
 def main(args: Sequence[str]) -> None:
-  parser = argparse.ArgumentParser(
+  parser = _cli.Parser(
       description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
       epilog='Any name in the gin file can be set with --gin.NAME=VALUE, for '
       'example --gin.OUTPUT_DIR=runs/other --gin.EXAMPLES=50')

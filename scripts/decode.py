@@ -1,0 +1,98 @@
+"""Translates text with a speculative cascade; prints as rounds finish.
+
+Examples:
+  python scripts/decode.py "This package contains the documentation."
+  python scripts/decode.py --rule TokenV3 --alpha 0.3 --temperature 1 --trace \\
+    "Click the button to save the document."
+  python scripts/decode.py --file input.txt --rule Lossless > output.txt
+Each line of a file or of standard input is a text of its own.
+"""
+from __future__ import annotations
+
+import argparse
+import os
+import pathlib
+import sys
+from typing import Sequence
+
+import _cli
+
+
+def _flags(args: Sequence[str]) -> argparse.Namespace:
+  parser = _cli.Parser(
+      description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  add = parser.add_argument
+  add('text', nargs='?', help='what to translate; default: standard input')
+  add('--file', help='read the texts from this file instead')
+  add('--rule', default='Lossless', help='a class of spec_cascades/targets.py')
+  add('--alpha', type=float, help="the rule's threshold")
+  add('--drafter', default='chain', help='chain (default), ngram or null')
+  add('--gamma', type=int, default=5, help='tokens drafted a round')
+  add('--temperature', type=float, default=0.0, help='0 (default) is greedy')
+  add('--top_p', type=float, default=1.0)
+  add('--top_k', type=int, default=0)
+  add('--seed', type=int, default=0)
+  add('--max_length', type=int, default=128, help='output tokens at most')
+  add('--max_input_length', type=int, help="input tokens at most; default: the "
+      "model's")
+  add('--verifier', help='model directory; default: the shipped pair')
+  add('--drafter_dir', help='model directory; default: the shipped pair')
+  add('--trace', action='store_true', help='show every round and the origin of '
+      'its tokens; NO_COLOR is respected')
+  return parser.parse_args(args)
+
+
+def _texts(flags: argparse.Namespace) -> list[str]:
+  """The inputs; ValueError if there is none."""
+  if flags.text is not None and flags.file is not None:
+    raise ValueError('Got a text and --file; give one of them.')
+  if flags.text is not None:
+    lines = [flags.text]
+  elif flags.file is not None:
+    path = pathlib.Path(flags.file).expanduser()
+    lines = path.read_text(encoding='utf-8').splitlines()
+  else:
+    lines = sys.stdin.read().splitlines()
+  if not any(line.strip() for line in lines):
+    raise ValueError('The input is empty; give a text, --file or lines on '
+                     'standard input.')
+  return lines
+
+
+def main(args: Sequence[str]) -> None:
+  flags = _flags(args)
+  lines = _texts(flags)
+  # pylint: disable=g-import-not-at-top
+  from spec_cascades.evaluation import pairs
+  from spec_cascades.evaluation import trace
+  from spec_cascades.evaluation import translate
+  settings = translate.Settings(
+      flags.rule, flags.drafter, flags.alpha, flags.gamma, flags.temperature,
+      flags.top_p, flags.top_k, flags.seed, flags.max_length)
+  given = dict(verifier=flags.verifier, drafter=flags.drafter_dir)
+  pair = pairs.load(**{name: path for name, path in given.items() if path})
+  translator = translate.Translator(
+      pair, settings, max_input_length=flags.max_input_length)
+  inputs = [translator.encode(line, f'Line {i}') if line.strip() else None
+            for i, line in enumerate(lines, 1)]
+
+  painter = trace.Painter(trace.has_colour(sys.stdout.isatty(), os.environ))
+  if flags.trace:
+    print(f'round, accepted/drafted, tokens: {painter.legend()}')
+  faults = []
+  for i, tokens in enumerate(inputs):
+    output = ''
+    for number, step in enumerate(translator(tokens, i) if tokens else (), 1):
+      faults += [step.fault] if step.fault else []
+      output += step.text
+      if not flags.trace:
+        print(step.text, end='', flush=True)
+      elif step.pieces:
+        print(painter.line(number, step), flush=True)
+    print(output if flags.trace else '', flush=True)
+  if faults:
+    raise ValueError(faults[0])
+
+
+if __name__ == '__main__':
+  _cli.run(main)

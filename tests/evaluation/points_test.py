@@ -1,0 +1,57 @@
+"""The grid, its names, and what it refuses."""
+import math
+
+import pytest
+
+from spec_cascades import targets
+from spec_cascades.evaluation import points
+from spec_cascades.evaluation import rules
+
+Curve = points.Curve
+
+
+def expand(*curves, **kwargs):
+  return points.expand(curves, **{'gamma': 5, **kwargs})
+
+
+def test_both_models_alone_run_at_every_temperature():
+  grid = expand(Curve(targets.Lossless, temperatures=(1., 0.)),
+                Curve(targets.Chow, (.2, .4), (.5,)))
+  alone = [(p.model, p.temperature) for p in grid if not p.rule]
+  assert sorted(alone) == sorted(
+      (m, t) for m in ('verifier', 'drafter') for t in (1., 0., .5))
+  assert [p.label for p in grid[6:]] == [
+      'SpecDecode T=1', 'SpecDecode T=0', 'Chow alpha=0.2 T=0.5',
+      'Chow alpha=0.4 T=0.5']
+  assert all(p.gamma == 5 and p.drafter == 'chain' for p in grid[6:])
+  assert all(p.gamma == 0 and not p.drafter for p in grid[:6])
+
+
+@pytest.mark.parametrize('curve, kwargs, what', [
+    (Curve(targets.Chow, (2.,)), {}, 'alpha of Chow is 2'),
+    (Curve(targets.Lossy, (-.1,)), {}, 'allowed: 0 to 1'),
+    (Curve(targets.TokenV3, (math.nan,)), {}, 'nan'),
+    (Curve(targets.Lossless, (.1,)), {}, 'takes no alpha'),
+    (Curve(targets.Diff), {}, 'needs an alpha'),
+    (Curve(targets.Diff, (.1,), drafter='medusa'), {}, "'medusa'; allowed"),
+    (Curve(targets.Diff, (.1,), drafter='ngram'), {}, 'take the drafter chain'),
+    (Curve(targets.Lossless), dict(gamma=0), 'gamma'),
+    (Curve(targets.Lossless), dict(gamma=2.5), 'whole numbers'),
+    (Curve(targets.Lossless), dict(top_p=0.), 'top_p'),
+    (Curve(targets.Lossless, temperatures=(-1.,)), {}, 'temperature'),
+    (Curve(targets.Chow, (.1, .1)), {}, 'twice'),
+    (Curve(targets.OPT, tuple(range(300))), {}, 'allowed: 500')])
+def test_bad_points_are_refused_in_one_line(curve, kwargs, what):
+  with pytest.raises(ValueError, match=what) as error:
+    expand(curve, **kwargs)
+  assert '\n' not in str(error.value)
+
+
+def test_rules_have_names_and_defaults():
+  assert rules.make('TokenV3', None) == targets.TokenV3()
+  assert rules.make('OPT', 7.).alpha == 7.
+  assert rules.make('Lossless', None) == targets.Lossless()
+  with pytest.raises(ValueError, match="Unknown rule 'Nope'; allowed: Loss"):
+    rules.make('Nope', .1)
+  for name, rule in rules.RULES.items():
+    assert getattr(targets, name) is rule

@@ -1,0 +1,125 @@
+"""The report is whole, self-contained and says what the numbers can't."""
+import dataclasses
+import html.parser
+import re
+import xml.etree.ElementTree as ET
+
+import fakesweep
+import pytest
+
+from spec_cascades.evaluation import points
+from spec_cascades.evaluation import report
+from spec_cascades.evaluation.report import style
+from spec_cascades.evaluation.report import svg
+from spec_cascades.evaluation.report import table
+from spec_cascades import targets
+
+VOID = {'meta', 'link', 'img', 'br'}
+
+
+@pytest.fixture(scope='module')
+def summary():
+  return fakesweep.make(limit=40)
+
+
+@pytest.fixture(scope='module')
+def written(summary, tmp_path_factory):
+  directory = tmp_path_factory.mktemp('report')
+  return directory, report.write(directory, summary, title='A & B <c>')
+
+
+class Page(html.parser.HTMLParser):
+  """Checks that tags nest; collects text and attributes."""
+
+  def __init__(self):
+    super().__init__()
+    self.stack, self.texts, self.attributes = [], [], []
+
+  def handle_starttag(self, tag, attrs):
+    self.attributes += attrs
+    if tag not in VOID:
+      self.stack.append(tag)
+
+  def handle_startendtag(self, tag, attrs):
+    self.attributes += attrs
+
+  def handle_endtag(self, tag):
+    assert self.stack.pop() == tag
+
+  def handle_data(self, data):
+    self.texts.append(data)
+
+
+def parse(directory):
+  content = (directory / report.PAGE).read_text(encoding='utf-8')
+  page = Page()
+  page.feed(content)
+  return content, page
+
+
+def test_the_page_nests_and_escapes(written):
+  _, page = parse(written[0])
+  assert not page.stack and 'A & B <c>' in page.texts
+
+
+def test_the_page_loads_nothing(written):
+  content, page = parse(written[0])
+  assert not re.search(r'https?:|url\(|@import|<script|<link|<img', content)
+  assert not {name for name, _ in page.attributes} & {'src', 'href'}
+
+
+def test_the_page_shows_every_point_and_both_themes(written, summary):
+  content, page = parse(written[0])
+  words = ' '.join(page.texts)
+  for row in summary.rows:
+    assert row.method in words and f'{row.bleu:.2f}' in words
+  assert 'prefers-color-scheme: dark' in content and 'viewport' in content
+  assert 'illustrative' in words and summary.rows[0].signature in words
+  assert content.count('<svg viewBox') == 2          # T = 1 and T = 0
+
+
+def test_each_panel_is_xml_inside_its_box(summary):
+  marks = style.marks(row.method for row in summary.rows)
+  classes = {name: 'c' for name in marks}
+  for heat, curves in style.by_temperature(summary.rows).items():
+    tree = ET.fromstring(svg.panel(heat, curves, classes, marks))
+    numbers = [(float(x.get(a)), limit) for x in tree.iter()
+               for a, limit in (('x1', svg.WIDTH), ('y1', svg.HEIGHT),
+                                ('x2', svg.WIDTH), ('y2', svg.HEIGHT))
+               if x.get(a)]
+    assert numbers and all(0 <= value <= limit for value, limit in numbers)
+    assert len(tree.findall('.//polyline')) == len(curves) - 1
+
+
+def test_a_sweep_of_one_example_and_no_rule_is_drawn(tmp_path):
+  small = fakesweep.make(limit=1, curves=(
+      points.Curve(targets.Lossless, temperatures=(0.5,)),))
+  text = report.write(tmp_path, small)
+  assert 'SpecDecode' in text and 'T = 0.5' in (
+      tmp_path / report.PAGE).read_text()
+
+
+def test_the_picture_is_a_png(written):
+  content = (written[0] / report.PICTURE).read_bytes()
+  assert content.startswith(b'\x89PNG') and len(content) > 10_000
+  assert {p.name for p in written[0].iterdir()} == {
+      report.PICTURE, report.PAGE}
+
+
+def test_the_terminal_table_is_aligned(written, summary):
+  block = table.text(table.points(summary.rows)).splitlines()
+  assert len(block) == len(summary.rows) + 2
+  assert len({len(line) for line in block}) == 1
+  assert 'on 40 of 40 examples' in written[1]
+
+
+def test_faults_are_mentioned(summary):
+  assert not any('non-finite' in note for note in table.notes(summary))
+  changed = dataclasses.replace(summary.rows[0], faults=3)
+  broken = dataclasses.replace(summary, rows=[changed, *summary.rows[1:]])
+  assert any('3 decodes stopped' in note for note in table.notes(broken))
+
+
+def test_an_interval_without_an_end_says_so():
+  assert table.span(None, 1.5, 1) == 'none to 1.5'
+  assert table.span(None, None, 1) == '-'

@@ -1,0 +1,142 @@
+"""Rows, content keys and the journal survive what happens to files."""
+import dataclasses
+import json
+
+import fakesweep
+import pytest
+
+from spec_cascades.evaluation import journal as journal_lib
+from spec_cascades.evaluation import points
+from spec_cascades.evaluation import results
+
+POINT = points.Point('TokenV3', 'TokenV3', .3, 1., 0, 1., 5, 'chain')
+CONFIGURATION = dict(schema=results.SCHEMA, seed=0, data='d' * 64,
+                     points=[dataclasses.asdict(POINT)])
+GOLDEN = '2b0ab426d4ef3690c906218362c76cc946e7aa001a36bf4a5d5ce2c053544047'
+RECORD = results.Record('k', 3, .25, [5, 1], 0, dict(rounds=1, deferred=.5))
+
+
+@pytest.fixture(scope='module')
+def rows():
+  return fakesweep.make(limit=10).rows
+
+
+def open_journal(path, configuration=CONFIGURATION):
+  return journal_lib.Journal(path, configuration)
+
+
+def test_rows_survive_a_file(tmp_path, rows):
+  path = tmp_path / 'results.jsonl'
+  results.write_rows(path, rows)
+  assert results.read_rows(path) == rows
+  assert [p.name for p in tmp_path.iterdir()] == ['results.jsonl']
+
+
+def test_every_column_is_documented():
+  for field in dataclasses.fields(results.Row):
+    assert field.metadata['doc'], field.name
+
+
+def test_rows_of_another_schema_are_refused(tmp_path, rows):
+  path = tmp_path / 'results.jsonl'
+  fields = json.loads(results.to_json(rows[0]))
+  for bad, what in ((dict(fields, schema=99), 'schema 99'),
+                    (dict(fields, extra=1), 'extra'), (3, 'schema None')):
+    path.write_text(json.dumps(bad) + '\n')
+    with pytest.raises(ValueError, match=what):
+      results.read_rows(path)
+
+
+def test_content_key_is_pinned():
+  key = results.content_key(dict(schema=1, point=dataclasses.asdict(POINT)))
+  assert key == GOLDEN
+
+
+def test_content_key_ignores_order_and_sees_every_field():
+  assert results.content_key(dict(a=1, b=2)) == results.content_key(
+      dict(b=2, a=1))
+  base = results.content_key(dataclasses.asdict(POINT))
+  changes = dict(method='x', rule='x', alpha=.31, temperature=.5, top_k=3,
+                 top_p=.9, gamma=4, drafter='ngram', model='drafter')
+  assert set(changes) == {f.name for f in dataclasses.fields(POINT)}
+  keys = {results.content_key(dataclasses.asdict(
+      dataclasses.replace(POINT, **{name: value})))
+          for name, value in changes.items()}
+  assert len(keys | {base}) == len(changes) + 1
+
+
+def test_a_journal_keeps_what_was_added(tmp_path):
+  path = tmp_path / 'journal.jsonl'
+  journal = open_journal(path)
+  journal.add(RECORD)
+  journal.note('compiled', seconds=1.5)
+  journal.close()
+  again = open_journal(path)
+  assert again.records == {('k', 3): RECORD}
+  assert again.notes == [dict(kind='compiled', seconds=1.5)]
+  again.close()
+
+
+def test_a_line_cut_short_is_dropped_at_every_offset(tmp_path):
+  path = tmp_path / 'journal.jsonl'
+  journal = open_journal(path)
+  journal.add(RECORD)
+  other = dataclasses.replace(RECORD, example=4)
+  whole = path.read_bytes()
+  journal.add(other)
+  journal.close()
+  content = path.read_bytes()
+  for cut in [*range(0, 40), *range(len(whole), len(content), 17)]:
+    path.write_bytes(content[:cut])
+    journal = open_journal(path)
+    assert set(journal.records) == ({('k', 3)} if cut >= len(whole) else set())
+    journal.add(other)
+    journal.close()
+    last = path.read_bytes().split(b'\n')[-2]
+    assert results.Record(**json.loads(last)) == other
+
+
+def test_a_foreign_journal_is_refused_and_left_alone(tmp_path):
+  path = tmp_path / 'journal.jsonl'
+  journal = open_journal(path)
+  journal.close()
+  content = path.read_bytes()
+  with pytest.raises(ValueError, match='seed is 0 there and 1 here'):
+    open_journal(path, dict(CONFIGURATION, seed=1))
+  with pytest.raises(ValueError, match='data differs'):
+    journal_lib.check(path, dict(CONFIGURATION, data='e' * 64))
+  assert path.read_bytes() == content
+  for other in (b'not json\n', b'{"kind": "sweep"}\n', b'a' * 50):
+    path.write_bytes(other)
+    with pytest.raises(ValueError, match='does not belong'):
+      open_journal(path)
+    assert path.read_bytes() == other
+
+
+def test_a_damaged_line_is_named(tmp_path):
+  path = tmp_path / 'journal.jsonl'
+  journal = open_journal(path)
+  journal.add(RECORD)
+  journal.close()
+  path.write_bytes(path.read_bytes()[:-9] + b'\n')
+  with pytest.raises(ValueError, match='line 2 is damaged'):
+    open_journal(path)
+
+
+def test_one_process_at_a_time(tmp_path):
+  journal = open_journal(tmp_path / 'journal.jsonl')
+  with pytest.raises(ValueError, match='Another process'):
+    open_journal(tmp_path / 'journal.jsonl')
+  journal.close()
+
+
+def test_rows_of_another_sweep_are_refused(tmp_path, rows):
+  path = tmp_path / 'results.jsonl'
+  journal_lib.check_rows(path, CONFIGURATION)
+  results.write_rows(path, rows)
+  with pytest.raises(ValueError, match='another configuration'):
+    journal_lib.check_rows(path, CONFIGURATION)
+  ours = dataclasses.replace(
+      rows[0], sweep=results.content_key(CONFIGURATION))
+  results.write_rows(path, [ours])
+  journal_lib.check_rows(path, CONFIGURATION)

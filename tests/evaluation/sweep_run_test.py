@@ -1,0 +1,119 @@
+"""A small sweep, run here: programs, rows, equality, and going on."""
+import dataclasses
+import json
+
+import pytest
+
+from spec_cascades import targets
+from spec_cascades.evaluation import points
+from spec_cascades.evaluation import results
+from spec_cascades.evaluation import sweep as sweep_lib
+from spec_cascades.evaluation import timing
+
+CURVES = (points.Curve(targets.Lossless),
+          points.Curve(targets.Chow, (.3,), (1.,)),
+          points.Curve(targets.OPT, (5.,), (1.,)))
+
+
+class Bar:
+  """What a sweep asks of tqdm."""
+
+  def __init__(self, **settings):
+    self.total, self.initial = settings['total'], settings['initial']
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *unused):
+    pass
+
+  def set_description(self, _):
+    pass
+
+  unpause = update = lambda self: None
+
+
+@pytest.fixture(scope='module')
+def sweep(pair_dir, tmp_path_factory):
+  return sweep_lib.Sweep(
+      str(tmp_path_factory.mktemp('sweep') / 'out'), CURVES,
+      str(pair_dir / 'verifier'), str(pair_dir / 'drafter'), examples=3,
+      gamma=3, buckets=((80, 20),))
+
+
+@pytest.fixture(scope='module')
+def done(sweep):
+  run = sweep_lib.Run(sweep)
+  return run, run(Bar)
+
+
+def test_four_programs_and_none_while_the_clock_runs(done):
+  _, found = done
+  assert found.compilations.programs == 4
+  assert found.compilations.while_timing == 0
+  assert all(row.programs == 1 for row in found.rows)
+  assert all(row.compile_seconds > 0 for row in found.rows)
+
+
+def test_rows_are_written_and_add_up(done):
+  run, found = done
+  rows = results.read_rows(run.directory / sweep_lib.RESULTS)
+  assert rows == found.rows and len(rows) == 8
+  for row in rows:
+    assert row.emitted == row.accepted + row.corrected + row.bonus > 0
+    assert row.examples == 3 and row.schema == results.SCHEMA
+    assert sum(row.histogram) == row.rounds and row.latency_mean > 0
+    assert row.tokens_per_call == row.emitted / row.verifier_calls
+    assert (row.relative_latency == 1) == (row.method == 'verifier')
+  assert len({row.key for row in rows}) == 8
+
+
+def test_greedy_lossless_equals_the_verifier(done):
+  equality, = done[1].equalities
+  assert (equality.method, equality.equal, equality.examples) == (
+      'SpecDecode', 3, 3)
+
+
+def test_the_journal_is_interleaved(done):
+  run, _ = done
+  lines = [json.loads(x) for x in
+           (run.directory / sweep_lib.JOURNAL).read_text().splitlines()]
+  order = [x['example'] for x in lines if x['kind'] == 'example']
+  assert order == sorted(order) and len(order) == 24
+
+
+def test_a_finished_sweep_runs_nothing_again(sweep, done):
+  with timing.CompileLog() as log:
+    again = sweep_lib.Run(sweep)(Bar)
+  assert log.programs == 0
+  assert again.rows == done[1].rows
+
+
+def test_other_settings_are_refused_before_anything_happens(sweep, done):
+  before = {p.name: p.read_bytes() for p in done[0].directory.iterdir()}
+  with timing.CompileLog() as log:
+    for changes, what in (
+        (dict(seed=1), 'seed is 0 there and 1 here'), (dict(gamma=4), 'points'),
+        (dict(examples=2), 'examples is 3 there and 2 here'),
+        (dict(buckets=((80, 30),)), 'buckets'), (dict(top_p=.9), 'points'),
+        (dict(verifier=sweep.drafter), 'verifier differs')):
+      with pytest.raises(ValueError, match=what):
+        sweep_lib.Run(dataclasses.replace(sweep, **changes))
+  assert log.programs == 0
+  after = {p.name: p.read_bytes() for p in done[0].directory.iterdir()}
+  assert after == before
+
+
+def test_inputs_that_do_not_fit_are_refused(sweep, tmp_path):
+  for changes, what in (
+      (dict(buckets=((8, 20),)), 'takes at most 8'),
+      (dict(data=str(tmp_path / 'none.tsv')), 'No evaluation set'),
+      (dict(examples=0), 'Got 0 examples'),
+      (dict(drafter='x'), 'No config.json')):
+    with pytest.raises(ValueError, match=what):
+      sweep_lib.Run(dataclasses.replace(
+          sweep, output_dir=str(tmp_path / 'out'), **changes))
+  for bad in (dict(seed=-1), dict(buckets=((1, 5),))):
+    with pytest.raises(ValueError):
+      dataclasses.replace(sweep, **bad)
+  assert not (tmp_path / 'out').exists()

@@ -1,0 +1,45 @@
+"""Compilations are counted, and every example runs all points in turn."""
+import time
+
+import jax
+import jax.numpy as jnp
+
+from spec_cascades.evaluation import timing
+
+
+def test_compilations_are_counted_once():
+  one, two = jnp.ones(3), jnp.ones(4)
+  function = jax.jit(lambda x: x * 2)
+  with timing.CompileLog() as log:
+    function(one)
+    function(one)
+    assert log.programs == 1
+    function(two)
+  assert log.programs == 2 and log.seconds > 0
+  function(jnp.ones(5))
+  assert log.programs == 2                  # it is closed
+
+
+def test_examples_come_in_order_and_points_in_any():
+  order = list(timing.interleaved(20, 6, seed=1))
+  assert [e for e, _ in order] == sorted(e for e, _ in order)
+  rows = [[p for e, p in order if e == i] for i in range(20)]
+  assert all(sorted(row) == list(range(6)) for row in rows)
+  assert len({row[0] for row in rows}) > 2
+  assert order == list(timing.interleaved(20, 6, seed=1))
+  assert order[:60] == list(timing.interleaved(10, 6, seed=1))
+
+
+def test_time_is_taken_when_the_device_is_done():
+  def slow(x):
+    time.sleep(.05)
+    return x + 1
+  function = jax.jit(lambda x: jax.pure_callback(slow, x, x))
+  x = jnp.float32(1)
+  timing.timed(function, x)
+  seconds, out = timing.timed(function, x)
+  assert seconds >= .05 and out == 2
+
+
+def test_machine_and_device_are_named():
+  assert 'cores' in timing.machine() and timing.device()

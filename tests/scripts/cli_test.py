@@ -1,0 +1,148 @@
+"""Bad input to scripts: one line, exit code 2, nothing compiled or written."""
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+QUICKSTART = 'gin/sweeps/quickstart.gin'
+# Many command lines in one process, since starting one takes seconds.
+DRIVER = """
+import contextlib, io, json, sys
+sys.path.insert(0, 'scripts')
+import _cli
+import SCRIPT as script
+from spec_cascades.evaluation import timing
+found = []
+for args in json.load(sys.stdin):
+  sys.argv = ['SCRIPT.py', *args]
+  out, err, code = io.StringIO(), io.StringIO(), 0
+  with timing.CompileLog() as log, contextlib.redirect_stderr(err):
+    with contextlib.redirect_stdout(out):
+      try:
+        _cli.run(script.main)
+      except SystemExit as stop:
+        code = stop.code
+  found.append([code, err.getvalue(), out.getvalue(), log.programs])
+print(json.dumps(found))
+"""
+
+
+def drive(script, commands):
+  done = subprocess.run(
+      [sys.executable, '-c', DRIVER.replace('SCRIPT', script)], cwd=ROOT,
+      input=json.dumps(commands), capture_output=True, text=True, check=True)
+  return json.loads(done.stdout.splitlines()[-1])
+
+
+def check(script, cases):
+  results = drive(script, [args for args, _ in cases])
+  for (args, what), (code, err, out, programs) in zip(cases, results):
+    assert code == 2, (args, err, out)
+    assert err.startswith(f'{script}.py: '), (args, err)
+    assert err.count('\n') == 1, (args, err)
+    assert what in err, (args, err)
+    assert out == '' and programs == 0, (args, out)
+
+
+@pytest.fixture(scope='module')
+def broken(pair_dir, tmp_path_factory):
+  """A verifier whose weights were cut off."""
+  copy = tmp_path_factory.mktemp('broken')
+  for path in (pair_dir / 'verifier').iterdir():
+    content = path.read_bytes()
+    short = path.name == 'model.safetensors'
+    (copy / path.name).write_bytes(content[:-100] if short else content)
+  return copy
+
+
+def test_sweep_refuses(pair_dir, broken, tmp_path):
+  foreign = tmp_path / 'foreign'
+  foreign.mkdir()
+  (foreign / 'results.jsonl').write_text('{"schema": 1}\n')
+  out = tmp_path / 'out'
+
+  def sweep(*extra, verifier='verifier', drafter='drafter', out=out):
+    return [f'--gin_file={QUICKSTART}', f'--gin.OUTPUT_DIR={out}',
+            f'--gin.sweep.Sweep.verifier={pair_dir / verifier}',
+            f'--gin.sweep.Sweep.drafter={pair_dir / drafter}',
+            '--gin.EXAMPLES=2', '--gin.BUCKETS=((80, 20),)', *extra]
+
+  check('sweep', [
+      ([], '--gin_file'), (['--gin_file=gin/nope.gin'], 'No gin file gin/nope'),
+      (sweep('--gin.OUTPT_DIR=x'), "Unknown gin name 'OUTPT_DIR'"),
+      (sweep('--gin.sweep.Sweep.gama=3'), "'gama'"),
+      (sweep('--gin.sweeps.Sweep.gamma=3'), "'sweeps.Sweep'"),
+      (sweep('--gin.chow/points.Curve.rule=@targets.Nope'), '@targets.Nope'),
+      (sweep('--gamma=3'), "'--gamma=3'"),
+      (sweep('--gin.GAMMA=0'), 'allowed: 1 or more'),
+      (sweep('--gin.GAMMA=many'), "gamma='many'"),
+      (sweep('--gin.chow/points.Curve.alphas=(7.0,)'), 'alpha of Chow is 7.0'),
+      (sweep('--gin.TOP_P=0.0'), 'top_p'), (sweep('--gin.SEED=-1'), 'seed=-1'),
+      (sweep('--gin.EXAMPLES=0'), 'Got 0 examples'),
+      (sweep('--gin.BUCKETS=((6, 20),)'), 'takes at most 6'),
+      (sweep('--gin.BUCKETS=7'), 'gin:'),
+      (sweep(verifier='nowhere'), 'No config.json'),
+      (sweep(verifier=broken), 'cut off'),
+      (sweep(out=foreign), 'results.jsonl, line 1')])
+  assert not out.exists()
+  assert [p.name for p in foreign.iterdir()] == ['results.jsonl']
+  assert (foreign / 'results.jsonl').read_text() == '{"schema": 1}\n'
+
+
+def test_decode_refuses(pair_dir, broken, tmp_path):
+  empty = tmp_path / 'empty.txt'
+  empty.write_text('\n  \n')
+
+  def decode(*extra, text='Hello.', verifier='verifier'):
+    return [text, '--verifier', str(pair_dir / verifier), '--drafter_dir',
+            str(pair_dir / 'drafter'), *extra]
+
+  check('decode', [
+      (decode(text=' '), 'The input is empty'),
+      (['--file', str(empty)], 'The input is empty'),
+      (['--file', str(tmp_path / 'none')], 'none'),
+      (decode('--file', str(empty)), 'give one of them'),
+      (decode('--rule', 'Magic'), "'Magic'; allowed: Lossless"),
+      (decode('--rule', 'Chow', '--alpha', '4'), 'alpha of Chow is 4.0'),
+      (decode('--alpha', '0.1'), 'Lossless takes no alpha'),
+      (decode('--gamma', '0'), 'allowed: 1 or more'),
+      (decode('--gamma', 'x'), "'x'"), (decode('--colour'), '--colour'),
+      (decode('--drafter', 'oracle'), "'oracle'; allowed: null"),
+      (decode('--drafter', 'ngram', '--rule', 'OPT'), 'OPT reads'),
+      (decode('--temperature', '-1'), 'temperature'),
+      (decode('--top_p', '0'), 'top_p'), (decode('--top_k', '-2'), 'top_k'),
+      (decode(text='many words ' * 99), 'takes at most 128'),
+      (decode('--max_input_length', '2'), 'takes at most 2'),
+      (decode(verifier='nowhere'), 'No config.json'),
+      (decode(verifier=broken), 'cut off')])
+
+
+def test_a_script_exits_with_two():
+  done = subprocess.run(
+      [sys.executable, 'scripts/sweep.py', '--gin_file=gin/nope.gin'], cwd=ROOT,
+      capture_output=True, text=True)
+  assert done.returncode == 2 and done.stdout == ''
+  assert done.stderr.count('\n') == 1
+
+
+def test_decode_prints_the_same_traced_or_not(pair_dir, tmp_path):
+  path = tmp_path / 'texts.txt'
+  path.write_text('Open the file.\n\nSave it.\n')
+  models = ['--verifier', str(pair_dir / 'verifier'), '--drafter_dir',
+            str(pair_dir / 'drafter'), '--max_length', '12', '--temperature',
+            '1', '--rule', 'TokenV3', '--alpha', '0.4', '--gamma', '2']
+  plain, traced, again = drive('decode', [
+      ['--file', str(path), *models],
+      ['Open the file.', '--trace', *models], ['Open the file.', *models]])
+  assert plain[0] == traced[0] == again[0] == 0, (plain, traced)
+  lines = plain[2].split('\n')
+  assert [bool(line) for line in lines] == [True, False, True, False]
+  legend, *rounds, text = traced[2].rstrip('\n').split('\n')
+  assert text + '\n' == again[2] and text == lines[0]
+  assert '+draft accepted' in legend and '\x1b' not in traced[2]
+  assert [int(line.split()[0]) for line in rounds] == list(
+      range(1, len(rounds) + 1))
+  assert again[3] == 0                       # nothing is compiled twice

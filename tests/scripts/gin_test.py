@@ -1,0 +1,49 @@
+"""Every gin file parses, says how to run it, and names things that exist."""
+import pathlib
+import sys
+
+import gin
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+FILES = sorted((ROOT / 'gin').rglob('*.gin'))
+sys.path.insert(0, str(ROOT / 'scripts'))
+import _cli  # noqa: E402
+
+from spec_cascades.evaluation import points  # noqa: E402
+from spec_cascades.evaluation import sweep  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def clean():
+  yield
+  gin.clear_config()
+
+
+@pytest.mark.parametrize('path', FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_files_parse_and_say_what_they_do(path):
+  _cli.configure([str(path)], [])
+  head = path.read_text(encoding='utf-8').split('from __gin__')[0]
+  assert all(line.startswith('#') for line in head.strip().splitlines())
+  for word in ('Must be set', 'Command', 'Result'):
+    assert word in head, word
+
+
+def test_the_quickstart_has_twenty_points():
+  _cli.configure(['gin/sweeps/quickstart.gin'],
+                 ["OUTPUT_DIR = 'x'", 'EXAMPLES = 7'])
+  made = _cli.call(sweep.Sweep)
+  assert made.output_dir == 'x' and made.examples == 7
+  grid = points.expand(made.curves, gamma=made.gamma)
+  assert len(grid) == 20 and {p.temperature for p in grid} == {0., 1.}
+  assert {p.rule for p in grid} == {
+      '', 'Lossless', 'Lossy', 'Chow', 'Diff', 'OPT', 'TokenV3'}
+
+
+def test_values_may_be_words():
+  parser = _cli.Parser()
+  _, bindings = _cli.parse(parser, [
+      '--gin.A=runs/x y', '--gin.B=3', '--gin.C=(1, 2)', '--gin.D=@f()',
+      '--gin.E=None', "--gin.F='q'"])
+  assert bindings == ["A = 'runs/x y'", 'B = 3', 'C = (1, 2)', 'D = @f()',
+                      'E = None', "F = 'q'"]

@@ -1,0 +1,86 @@
+"""A sweep that is killed goes on with the same command."""
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from spec_cascades.evaluation import results
+from spec_cascades.evaluation import sweep as sweep_lib
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+EXAMPLES, POINTS = 60, 4
+
+
+@pytest.fixture
+def start(pair_dir, tmp_path):
+  """Starts the sweep; compilations are shared to save time."""
+  env = dict(os.environ, JAX_COMPILATION_CACHE_DIR=str(tmp_path / 'cache'),
+             JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS='0')
+
+  def start(out, **bindings):
+    settings = {
+        'OUTPUT_DIR': out, 'EXAMPLES': EXAMPLES, 'GAMMA': 3,
+        'BUCKETS': ((80, 24),), 'sweep.Sweep.verifier': pair_dir / 'verifier',
+        'sweep.Sweep.drafter': pair_dir / 'drafter', 'sweep.Sweep.curves':
+        '[@chow/points.Curve()]', **bindings}
+    return subprocess.Popen(
+        [sys.executable, 'scripts/sweep.py',
+         '--gin_file=gin/sweeps/quickstart.gin',
+         *(f'--gin.{name}={value}' for name, value in settings.items())],
+        cwd=ROOT, env=env, text=True, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE)
+
+  return start
+
+
+def records(path):
+  """Complete example lines of a journal."""
+  lines = path.read_bytes().split(b'\n')[:-1] if path.exists() else []
+  parsed = [json.loads(line) for line in lines]
+  return [entry for entry in parsed if entry['kind'] == 'example']
+
+
+def test_a_killed_sweep_resumes_to_the_same_rows(start, tmp_path):
+  killed, whole = tmp_path / 'killed', tmp_path / 'whole'
+  process = start(killed)
+  journal = killed / sweep_lib.JOURNAL
+  while len(records(journal)) < 50:
+    assert process.poll() is None, process.stderr.read()
+    time.sleep(.02)
+  process.send_signal(signal.SIGKILL)
+  process.communicate()
+  before = journal.read_bytes()
+  assert 50 <= len(records(journal)) < EXAMPLES * POINTS
+  assert not (killed / sweep_lib.RESULTS).exists()
+
+  out, err = start(killed).communicate()
+  assert f'{POINTS} points on {EXAMPLES} texts' in out, err
+  after = journal.read_bytes()
+  complete = before[:before.rfind(b'\n') + 1]
+  assert after.startswith(complete)
+  seen = [(entry['key'], entry['example']) for entry in records(journal)]
+  assert len(seen) == len(set(seen)) == EXAMPLES * POINTS
+
+  out, err = start(whole).communicate()
+  assert str(whole / 'report.html') in out, err
+  resumed, straight = (
+      [results.deterministic(row) for row in results.read_rows(
+          d / sweep_lib.RESULTS)] for d in (killed, whole))
+  assert resumed == straight and len(straight) == POINTS
+  tokens = lambda d: {(e['key'], e['example']): e['tokens']
+                      for e in records(d / sweep_lib.JOURNAL)}
+  assert tokens(killed) == tokens(whole)
+  assert {p.name for p in whole.iterdir()} == {
+      'examples.jsonl', 'results.jsonl', 'frontier.png', 'report.html'}
+
+  content = {p.name: p.read_bytes() for p in whole.iterdir()}
+  refused = start(whole, GAMMA=4)
+  out, err = refused.communicate()
+  assert refused.returncode == 2 and err.count('\n') == 1, err
+  assert 'does not belong to this sweep' in err and out == ''
+  assert content == {p.name: p.read_bytes() for p in whole.iterdir()}
