@@ -12,9 +12,10 @@ from tests.models import tiny
 
 LENGTHS = np.array([4, 9, 6])      # of the prefixes; the last one is the root
 ROWS, CAPACITY = len(LENGTHS), 24
-PARENTS = (-1, 0, 0, 1, 1, 2, 4, 6)
+# The long path starts at node 2: its slots and positions differ, windows see it.
+PARENTS = (-1, 0, 0, 2, 1, 3, 5, 6)
 N = len(PARENTS)
-PATH = (0, 1, 4, 6)                # of nodes that are committed
+PATH = (0, 2, 3, 5)                # of nodes that are committed
 TOKENS = np.random.default_rng(1).integers(1, tiny.VOCAB, (ROWS, 20))
 
 @functools.partial(jax.jit, static_argnums=0)
