@@ -1,0 +1,149 @@
+"""Prints the figures of docs/benchmarks.md, each a ratio from one run.
+
+  python scripts/benchmark.py steps --dims large     cost of scoring 1..8 tokens
+  python scripts/benchmark.py speedup --dims large   measured against analytic
+  python scripts/benchmark.py peers --dims large     against transformers
+  python scripts/benchmark.py shipped                the shipped pair
+
+Times exclude compilation; run it on a quiet machine.
+"""
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import platform
+import sys
+import time
+
+import jax
+import numpy as np
+
+from spec_cascades.checkpoints import huggingface
+from spec_cascades.evaluation import benchmarks
+
+DIMS = {'small': benchmarks.SMALL, 'large': benchmarks.LARGE}
+WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8)
+
+
+def header() -> str:
+  """Device, versions, date and load: what a figure depends on."""
+  device = jax.devices()[0]
+  return (f'{datetime.date.today()}  {device.platform} {device.device_kind}  '
+          f'{os.cpu_count()} cores  load {os.getloadavg()[0]:.1f}  '
+          f'jax {jax.__version__}  Python {platform.python_version()}')
+
+
+def steps(args) -> None:
+  """Cost of scoring 1..8 tokens, relative to 1."""
+  model = benchmarks.Loaded.random(DIMS[args.dims])
+  found = benchmarks.step_seconds(model, WIDTHS, runs=args.runs)
+  for n, spread in found.items():
+    ratio = spread.median / found[1].median
+    print(f'{args.dims}: {n} tokens  {spread}  {ratio:.2f}x the cost of 1')
+
+
+def speedup(args) -> None:
+  """Forced acceptance: measured speed-up against the analytic one."""
+  verifier = benchmarks.Loaded.random(DIMS[args.dims])
+  drafter = benchmarks.Loaded.random(DIMS['small'], seed=1)
+  gamma = args.gamma
+  programs = dict(
+      autoregression=benchmarks.decode_program(
+          verifier, None, gamma, new_tokens=args.tokens),
+      speculative=benchmarks.decode_program(
+          verifier, drafter, gamma, rate=args.rate, new_tokens=args.tokens),
+      one=benchmarks.block_program(verifier, 1, steps=8),
+      block=benchmarks.block_program(verifier, gamma + 1, steps=8),
+      drafter=benchmarks.block_program(drafter, 1, steps=8),
+      prefill=lambda: PREFILL(verifier.lm, verifier.packed))
+  found = benchmarks.timed(programs, args.runs)
+  for name, spread in found.items():
+    print(f'{name:16} {spread}')
+  state = programs['speculative']()
+  rounds, emitted = int(state.stats.rounds[0]), int(state.stats.emitted[0])
+  prefill = found['prefill'].median
+  plain = found['autoregression'].median - prefill
+  spec = found['speculative'].median - prefill
+  analytic = benchmarks.analytic_speedup(
+      emitted / rounds, verifier_one=found['one'].median / 8,
+      verifier_block=found['block'].median / 8, drafter_steps=gamma,
+      drafter_one=found['drafter'].median / 8)
+  print(f'gamma {gamma}, forced acceptance {args.rate}: '
+        f'{emitted / rounds:.2f} tokens a round '
+        f'(i.i.d. formula {benchmarks.expected_tokens(args.rate, gamma):.2f})')
+  print(f'decoding alone: measured {plain / spec:.2f}x, analytic '
+        f'{analytic:.2f}x, ratio {plain / spec / analytic:.3f}')
+  whole = found['autoregression'].median / found['speculative'].median
+  print(f'prefill included: measured {whole:.2f}x')
+
+
+def PREFILL(lm, packed):
+  """The encoder and the empty cache: what a decode does before its rounds."""
+  return _prefill(lm, packed, benchmarks.prompt_of(1, 64))
+
+
+_prefill = jax.jit(lambda lm, packed, prompt: lm.init(packed, prompt, 80),
+                   static_argnums=0)
+
+
+def peers(args) -> None:
+  """Greedy decoding of the same weights by transformers, in turn with ours."""
+  import torch  # pylint: disable=g-import-not-at-top
+  import transformers  # pylint: disable=g-import-not-at-top
+  config = DIMS[args.dims]
+  lm = benchmarks.t5.T5(config)
+  params = jax.jit(lm.init_params)(jax.random.key(0))
+  theirs = transformers.T5ForConditionalGeneration(transformers.T5Config(
+      vocab_size=config.vocab_size, d_model=config.emb_dim,
+      d_kv=config.head_dim, d_ff=config.mlp_dim,
+      num_layers=config.num_encoder_layers,
+      num_decoder_layers=config.num_decoder_layers,
+      num_heads=config.num_heads, feed_forward_proj='gated-gelu',
+      tie_word_embeddings=False, decoder_start_token_id=0, eos_token_id=None,
+      pad_token_id=0)).eval()
+  state = huggingface.t5_state_dict(params, config)
+  theirs.load_state_dict(
+      {k: torch.from_numpy(np.array(v)) for k, v in state.items()},
+      strict=False)
+  ours = benchmarks.Loaded(lm, lm.pack(params))
+  del params, state
+  ids = torch.from_numpy(np.array(benchmarks.prompt_of(1, 64).inputs)).long()
+
+  def generate():
+    with torch.inference_mode():
+      return np.array(theirs.generate(
+          ids, max_new_tokens=args.tokens, min_new_tokens=args.tokens,
+          do_sample=False, use_cache=True))
+
+  ours_fn = benchmarks.decode_program(ours, None, 1, new_tokens=args.tokens)
+  found = benchmarks.timed(dict(ours=ours_fn, transformers=generate), args.runs)
+  same = (np.asarray(ours_fn().tokens)[0] == generate()[0]).mean()
+  for name, spread in found.items():
+    print(f'{args.dims}: {name:14} {spread} for {args.tokens} tokens, '
+          f'{args.tokens / spread.median:.1f} tokens/s')
+  ratio = found['ours'].median / found['transformers'].median
+  print(f'{args.dims}: ours takes {ratio:.2f}x the time of transformers '
+        f'{transformers.__version__} (torch {torch.__version__}); '
+        f'{100 * same:.0f} % of the tokens agree')
+
+
+def main() -> int:
+  parser = argparse.ArgumentParser(
+      description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument('what', choices=['steps', 'speedup', 'peers'])
+  parser.add_argument('--dims', choices=DIMS, default='large')
+  parser.add_argument('--runs', type=int, default=5)
+  parser.add_argument('--gamma', type=int, default=5)
+  parser.add_argument('--rate', type=float, default=0.75)
+  parser.add_argument('--tokens', type=int, default=48)
+  args = parser.parse_args()
+  print(header())
+  began = time.time()
+  {'steps': steps, 'speedup': speedup, 'peers': peers}[args.what](args)
+  print(f'took {time.time() - began:.0f} s')
+  return 0
+
+
+if __name__ == '__main__':
+  sys.exit(main())

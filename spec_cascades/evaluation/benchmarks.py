@@ -1,0 +1,156 @@
+"""Timed programs: one step, one block, whole decodes, on random weights.
+
+Every figure is a time of a compiled program on a synchronised device; nothing
+here includes compilation. Programs that are compared run in turn, so that the
+machine's drift hits all of them alike.
+"""
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import time
+from typing import Any, Callable
+
+import jax
+import jax.numpy as jnp
+
+from spec_cascades import decode
+from spec_cascades import targets
+from spec_cascades import types
+from spec_cascades import warp
+from spec_cascades.drafters import chain
+from spec_cascades.drafters import null
+from spec_cascades.evaluation import text
+from spec_cascades.models import t5
+from spec_cascades import verify
+
+
+@dataclasses.dataclass(frozen=True)
+class Spread:
+  """Seconds: the median of several runs, and their extremes."""
+  median: float
+  low: float
+  high: float
+
+  def __str__(self) -> str:
+    return (f'{1e3 * self.median:.2f} ms '
+            f'[{1e3 * self.low:.2f}, {1e3 * self.high:.2f}]')
+
+
+def timed(programs: dict[str, Callable[[], Any]],
+          runs: int = 7) -> dict[str, Spread]:
+  """Seconds of each program: one run to warm up, then `runs` in turn."""
+  for program in programs.values():
+    jax.block_until_ready(program())
+  seconds = {name: [] for name in programs}
+  for _ in range(runs):
+    for name, program in programs.items():
+      began = time.perf_counter()
+      jax.block_until_ready(program())
+      seconds[name].append(time.perf_counter() - began)
+  return {name: Spread(statistics.median(all_), min(all_), max(all_))
+          for name, all_ in seconds.items()}
+
+
+# Public dimensions: T5 v1.1 small and large (Raffel et al. 2020).
+SMALL = t5.T5Config(emb_dim=512, num_heads=6, num_encoder_layers=8,
+                    num_decoder_layers=8, head_dim=64, mlp_dim=1024)
+LARGE = t5.T5Config(emb_dim=1024, num_heads=16, num_encoder_layers=24,
+                    num_decoder_layers=24, head_dim=64, mlp_dim=2816)
+
+
+@dataclasses.dataclass(frozen=True)
+class Loaded:
+  """A model with packed parameters, ready to decode."""
+  lm: Any
+  packed: Any
+
+  @classmethod
+  def random(cls, config: t5.T5Config, seed: int = 0) -> Loaded:
+    """Random weights; the checkpoint layout is dropped once packed."""
+    lm = t5.T5(config)
+    params = jax.jit(lm.init_params)(jax.random.key(seed))
+    return cls(lm, lm.pack(params))
+
+
+def prompt_of(batch: int, width: int) -> types.Prompt:
+  """A prompt of `width` arbitrary tokens for an encoder-decoder."""
+  row = [2 + (7 * i) % 97 for i in range(width - 1)] + [text.EOS]
+  return text.encoder_prompt([row] * batch, width)
+
+
+def block_program(model: Loaded, nodes: int, *, steps: int = 20,
+                  slots: int = 64, width: int = 64) -> Callable[[], Any]:
+  """A program that scores `steps` blocks of `nodes` tokens, one after another.
+
+  Each block is read at the same place behind `slots` // 2 committed tokens, and
+  the argmax of one is the next: a chain of dependent calls, as in decoding.
+  """
+  cache = jax.jit(model.lm.init, static_argnums=2)(
+      model.packed, prompt_of(1, width), slots + nodes)
+  cache = cache.truncate(jnp.full(1, slots // 2, jnp.int32))
+
+  def run(packed, cache, tokens):
+    def body(_, carry):
+      cache, tokens = carry
+      hidden, cache = model.lm.extend(packed, cache, types.chain(tokens))
+      logits = model.lm.head(packed, hidden)
+      return cache, jnp.argmax(logits, -1).astype(jnp.int32)
+    return jax.lax.fori_loop(0, steps, body, (cache, tokens))[1]
+
+  run = jax.jit(run)
+  return lambda: run(model.packed, cache, jnp.ones((1, nodes), jnp.int32))
+
+
+def step_seconds(model: Loaded, widths: tuple[int, ...], *, steps: int = 20,
+                 runs: int = 7) -> dict[int, Spread]:
+  """Seconds to score a block of each width, logits included."""
+  found = timed({str(n): block_program(model, n, steps=steps) for n in widths},
+                runs)
+  per = lambda s: Spread(s.median / steps, s.low / steps, s.high / steps)
+  return {int(name): per(spread) for name, spread in found.items()}
+
+
+def decode_program(verifier: Loaded, drafter: Loaded | None, gamma: int, *,
+                   rate: float | None = None, new_tokens: int = 64,
+                   width: int = 64, temperature: float = 0.0
+                   ) -> Callable[[], Any]:
+  """A program that decodes `new_tokens` tokens of one row; EOS is ignored.
+
+  Args:
+    verifier: p.
+    drafter: q, or None for autoregression with p.
+    gamma: Draft length.
+    rate: If given, every draft is accepted with this probability, whatever the
+      models say (`verify.Forced`).
+    new_tokens: Tokens to emit.
+    width: Encoder length.
+    temperature: Of both models.
+  """
+  proposer = null.Null() if drafter is None else chain.Chain(drafter.lm, gamma)
+  judge = verify.Rejection() if rate is None else verify.Forced(rate)
+  spec = decode.GenSpecSample(verifier.lm, proposer, new_tokens + 1,
+                              verify=judge, eos=-1)
+  prompt, keys = prompt_of(1, width), text.example_keys(0, [0])
+  packed = None if drafter is None else drafter.packed
+  return lambda: spec(verifier.packed, packed, prompt, keys,
+                      targets.Lossless(), warp.Warp(temperature))
+
+
+def expected_tokens(rate: float, gamma: int) -> float:
+  """Tokens of a round under i.i.d. acceptance (Leviathan et al. 2023, eq. 1)."""
+  if rate >= 1:
+    return gamma + 1.0
+  return (1 - rate**(gamma + 1)) / (1 - rate)
+
+
+def analytic_speedup(tokens_per_round: float, *, verifier_one: float,
+                     verifier_block: float, drafter_steps: int,
+                     drafter_one: float) -> float:
+  """E[tokens] t_p(1) / (d t_q + t_p(gamma + 1)), from measured step times.
+
+  The general form of Leviathan et al. (2023), sec. 3.3: verification need not
+  be flat, and d is gamma for rules that ignore q, gamma + 1 for the others.
+  """
+  return tokens_per_round * verifier_one / (
+      drafter_steps * drafter_one + verifier_block)
