@@ -183,7 +183,8 @@ class RMSNorm(nn.Module):
         'scale', init, (x.shape[-1],), jnp.float32, axes=(self.axis,))
     wide = x.astype(jnp.float32)
     mean = jnp.mean(jnp.square(wide), -1, keepdims=True)
-    weight = jnp.broadcast_to(self.offset + scale.astype(jnp.float32), wide.shape)
+    weight = self.offset + scale.astype(jnp.float32)
+    weight = jnp.broadcast_to(weight, wide.shape)
     return (wide * lax.rsqrt(mean + self.epsilon) * weight).astype(x.dtype)
 
 

@@ -12,7 +12,7 @@ from tests.models import tiny
 
 LENGTHS = np.array([4, 9, 6])      # of the prefixes; the last one is the root
 ROWS, CAPACITY = len(LENGTHS), 24
-# The long path starts at node 2: its slots and positions differ, windows see it.
+# The long path starts at node 2: its slots and positions differ.
 PARENTS = (-1, 0, 0, 2, 1, 3, 5, 6)
 N = len(PARENTS)
 PATH = (0, 2, 3, 5)                # of nodes that are committed
@@ -29,7 +29,7 @@ def read(lm, params, prompt, chunk=512):
   return prefill.prefill(lm, params, prompt, CAPACITY, chunk=chunk)
 
 
-def prompt(inputs, rows=slice(None), width=max(LENGTHS)):
+def prompt(inputs, rows=slice(None), width=9):
   given = None if inputs is None else inputs[rows]
   return types.Prompt(jnp.asarray(TOKENS[rows, :width]),
                       jnp.asarray(LENGTHS[rows]), given)
