@@ -29,8 +29,7 @@ def run(main: Callable[[Sequence[str]], None]) -> None:
     print(f'{name}: {one_line(error)}', file=sys.stderr)
     sys.exit(2)
   except KeyboardInterrupt:
-    print(f'\n{name}: interrupted; the same command goes on from here.',
-          file=sys.stderr)
+    print(f'\n{name}: interrupted.', file=sys.stderr)
     sys.exit(130)
 
 

@@ -7,6 +7,8 @@ The same command goes on where a sweep was stopped.
 from __future__ import annotations
 
 import argparse
+import functools
+import sys
 from typing import Sequence
 
 import _cli
@@ -28,7 +30,9 @@ def main(args: Sequence[str]) -> None:
   from spec_cascades.evaluation import report  # pylint: disable=g-import-not-at-top
   print(f'{len(run.points)} points on {len(run.examples)} texts -> '
         f'{run.directory}', flush=True)
-  done = run(tqdm.tqdm)
+  done = run(functools.partial(
+      tqdm.tqdm, dynamic_ncols=True,
+      mininterval=0.5 if sys.stderr.isatty() else 15))
   print(report.write(run.directory, done))
   for name in (sweep.RESULTS, report.PICTURE, report.PAGE):
     print(run.directory / name)

@@ -34,7 +34,7 @@ class Row:
   """One point of a sweep. Sums and ratios of sums are over all examples."""
   schema: int = _column('version of this schema')
   key: str = _column('content key of the point')
-  sweep: str = _column('content key of the sweep', measured=True)
+  sweep: str = _column('content key of the sweep and its device')
   method: str = _column('name of the curve, or verifier or drafter alone')
   rule: str = _column('target distribution; empty for a model alone')
   alpha: float | None = _column('threshold of the rule; null if it has none')

@@ -22,6 +22,7 @@ from spec_cascades.evaluation import timing
 
 JOURNAL, RESULTS = 'examples.jsonl', 'results.jsonl'
 BATCH = 1
+COLLECT_EVERY = 100           # decodes between garbage collections
 LIBRARIES = ('jax', 'jaxlib', 'flax', 'numpy', 'sacrebleu', 'sentencepiece')
 
 
@@ -125,15 +126,17 @@ class Run:
     prompts = programs_lib.prompts(self.rows, self.buckets, self.sweep.seed)
     total = len(self.points) * len(self.examples)
     with progress(total=total, initial=total - len(missing), unit='decode',
-                  desc='compiling', mininterval=0.5, dynamic_ncols=True) as bar:
+                  desc='compiling') as bar:
       self._compile(journal, programs, prompts, missing, bar)
       bar.set_description('decoding')
       bar.unpause()
-      gc.collect()
-      gc.disable()
+      gc.freeze()
+      gc.disable()             # the clock must not see a collection
       try:
         with timing.CompileLog() as log:
-          for example, key in missing:
+          for i, (example, key) in enumerate(missing):
+            if i % COLLECT_EVERY == 0:
+              gc.collect()
             bucket, prompt, keys = prompts[example]
             seconds, state = timing.timed(programs.call, self.points[key],
                                           bucket, prompt, keys)
@@ -143,6 +146,7 @@ class Run:
             bar.update()
       finally:
         gc.enable()
+        gc.unfreeze()
       journal.note('decoded', programs=log.programs, at=_now())
 
   def _compile(self, journal, programs, prompts, missing, bar) -> None:

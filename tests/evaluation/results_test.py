@@ -1,6 +1,7 @@
 """Rows, content keys and the journal survive what happens to files."""
 import dataclasses
 import json
+import pathlib
 
 import fakesweep
 import pytest
@@ -140,3 +141,13 @@ def test_rows_of_another_sweep_are_refused(tmp_path, rows):
       rows[0], sweep=results.content_key(CONFIGURATION))
   results.write_rows(path, [ours])
   journal_lib.check_rows(path, CONFIGURATION)
+
+
+def test_the_documentation_lists_every_column():
+  path = pathlib.Path(__file__).resolve().parents[2] / 'docs' / 'sweep.md'
+  table = path.read_text(encoding='utf-8').split('## Columns')[1]
+  for field in dataclasses.fields(results.Row):
+    mark = 'm' if field.metadata['measured'] else ''
+    want = (f'| `{field.name}` | {mark} | {field.metadata["unit"]} | '
+            f'{field.metadata["doc"]} |')
+    assert want in table, want

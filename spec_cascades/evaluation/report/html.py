@@ -50,6 +50,9 @@ th:first-child, td:first-child { text-align: left; }
 tbody tr:hover { background: var(--band); }
 .badge { background: var(--badge); color: var(--badge-ink); padding: 1px 7px;
   border-radius: 9px; font-size: .82rem; }
+@media (max-width: 560px) { body { padding: 18px 14px 36px; }
+  table { font-size: .8rem; } th, td { padding: 4px 5px; }
+  .badge { font-size: .74rem; padding: 1px 5px; } }
 """
 INTRO = (
     'Each point is one setting: translation quality against the time it took, '
@@ -65,6 +68,8 @@ READING = (
     'is an end of an interval that the curve does not reach.',
     'Illustrative: the interval includes no difference, so these texts can\'t '
     'decide which is better.',
+    'A lossless rule samples from the verifier\'s own law: where T > 0, any '
+    'difference in its quality is chance.',
     'Thresholds are compared on the texts that they are read off from, which '
     'flatters the best of several points.',
     'Times are wall-clock per text with the device synchronised, encoder '
