@@ -59,7 +59,8 @@ def load(verifier: str = str(SHIPPED / 'verifier'),
   for path in (verifier, drafter):
     lm, params, vocabulary = native.load(path)
     config = native.read_config(path)
-    name = config['info'].get('name') or pathlib.Path(path).name
+    # A name to show: debian_ende/verifier, say.
+    name = '/'.join(pathlib.Path(path).expanduser().resolve().parts[-2:])
     models.append(Model(name, lm, params, native.digest(path),
                         config['max_input_length']))
   sizes = [model.lm.vocab_size for model in models]

@@ -6,6 +6,7 @@ import pytest
 
 from spec_cascades import targets
 from spec_cascades.evaluation import points
+from spec_cascades.evaluation import programs
 from spec_cascades.evaluation import results
 from spec_cascades.evaluation import sweep as sweep_lib
 from spec_cascades.evaluation import timing
@@ -117,3 +118,11 @@ def test_inputs_that_do_not_fit_are_refused(sweep, tmp_path):
     with pytest.raises(ValueError):
       dataclasses.replace(sweep, **bad)
   assert not (tmp_path / 'out').exists()
+
+
+def test_inputs_take_the_narrowest_bucket():
+  narrow, wide = programs.Bucket(8, 9), programs.Bucket(16, 20)
+  for length, want in ((3, narrow), (8, narrow), (9, wide), (16, wide)):
+    assert programs.bucket_of(length, [wide, narrow]) == want
+  with pytest.raises(ValueError, match='17 tokens; the widest bucket takes 16'):
+    programs.bucket_of(17, [wide, narrow])
