@@ -44,6 +44,7 @@ class Point:
 
   @property
   def label(self) -> str:
+    """Method, alpha and temperature, for messages."""
     alpha = '' if self.alpha is None else f' alpha={self.alpha:g}'
     return f'{self.method}{alpha} T={self.temperature:g}'
 

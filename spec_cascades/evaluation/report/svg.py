@@ -30,6 +30,7 @@ class _Scale:
 
   @property
   def ticks(self) -> list[float]:
+    """Values at round steps, both ends included."""
     count = round((self.high - self.low) / self.step)
     return [self.low + i * self.step for i in range(count + 1)]
 
