@@ -138,7 +138,7 @@ def decode_program(verifier: Loaded, drafter: Loaded | None, gamma: int, *,
 
 
 def expected_tokens(rate: float, gamma: int) -> float:
-  """Tokens of a round under i.i.d. acceptance (Leviathan et al. 2023, eq. 1)."""
+  """Tokens a round, i.i.d. acceptance (Leviathan et al. 2023, eq. 1)."""
   if rate >= 1:
     return gamma + 1.0
   return (1 - rate**(gamma + 1)) / (1 - rate)

@@ -113,7 +113,8 @@ def _start(run, update, saves, log):
   if run.init_from is None:
     return fresh()
   log(f'starting from {run.init_from}')
-  return update.init(grow.stack(_source(run.init_from), run.lm.init_params(key)))
+  params = grow.stack(_source(run.init_from), run.lm.init_params(key))
+  return update.init(params)
 
 
 def _source(path):
@@ -178,7 +179,8 @@ def _run(update, state, corpus, saves, recipe, folder, log):
     if step % recipe.eval_every == 0 or step == recipe.steps:
       began = time.time()
       found = score(state.params)
-      log(f'step {step}  ' + '  '.join(f'{k} {v:.3f}' for k, v in found.items()))
+      shown = '  '.join(f'{k} {v:.3f}' for k, v in found.items())
+      log(f'step {step}  {shown}')
       _record(folder, step=step, **found)
       since += time.time() - began
     if step % recipe.save_every == 0:

@@ -58,7 +58,8 @@ def test_a_batch_depends_on_seed_and_step_alone(corpus):
 
 def test_targets_are_shifted_and_end(corpus):
   batch = corpus.batch(0)
-  np.testing.assert_array_equal(batch['shifted'][:, 1:], batch['targets'][:, :-1])
+  np.testing.assert_array_equal(
+      batch['shifted'][:, 1:], batch['targets'][:, :-1])
   assert (batch['shifted'][:, 0] == 0).all()
   assert ((batch['targets'] == text.EOS).sum(1) == 1).all()
 
