@@ -22,7 +22,7 @@ def main(args: Sequence[str]) -> None:
   from spec_cascades.training import loop  # pylint: disable=g-import-not-at-top
   _cli.configure(flags.gin_file, bindings)
   run = _cli.call(loop.Run)
-  export.export(run.lm, run.corpus, run.model_dir, flags.output)
+  export.export(run, flags.output)
 
 
 if __name__ == '__main__':

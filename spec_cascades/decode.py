@@ -62,11 +62,11 @@ class GenSpecSample:
     capacity = self.max_length + self.drafter.num_nodes
     hidden, cache = prefill.prefill(self.lm, params, prompt, capacity)
     drafter = self.drafter.init(draft_params, prompt, hidden, capacity)
+    zero, lengths = jnp.zeros(b, jnp.int32), prompt.prefix_lengths
+    own = jnp.arange(p)[None] < lengths[:, None]          # not the padding
     tokens = jnp.zeros((b, self.max_length), jnp.int32)
-    tokens = tokens.at[:, :p].set(prompt.prefix)
-    zero = jnp.zeros(b, jnp.int32)
+    tokens = tokens.at[:, :p].set(jnp.where(own, prompt.prefix, 0))
     # `check.call` refuses rows that are empty or full; here they do nothing.
-    lengths = prompt.prefix_lengths
     idle = (lengths < 1) | (lengths >= self.max_length)
     return State(tokens, lengths, idle, zero, keys, cache, drafter,
                  stats_lib.zeros(b, self.drafter.num_nodes))

@@ -1,19 +1,25 @@
-"""Positions in trees, commits, and drafter caches after every round."""
+"""Positions in trees, commits, and caches after every round."""
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.common import keys
-from tests.toys import BIG, DRAFTERS, PB, PS, SMALL, TREE
-from spec_cascades import cache as cache_lib, decode, targets, types
+from spec_cascades import cache as cache_lib
+from spec_cascades import decode, targets, types
 from spec_cascades.models import prefill
 from spec_cascades.warp import Warp
+from tests.common import RAGGED as PROMPT, keys
+from tests.toys import BIG, DRAFTERS, PB, PS, SMALL, TREE
 
-PROMPT = types.Prompt(jnp.array([[0, 2, 3, 4], [3, 0, 0, 0], [0, 4, 4, 0]]),
-                      jnp.array([4, 1, 3]))
 READ = jax.jit(prefill.prefill, static_argnums=(0, 3))
 REREAD = jax.jit(prefill.reread, static_argnums=0)
+
+
+def assert_caches_equal(got, want, atol=1e-4):
+  """Committed slots only: the rest is scratch."""
+  for a, b in zip(jax.tree.leaves(got.layers), jax.tree.leaves(want.layers)):
+    for row, n in enumerate(want.length):
+      np.testing.assert_allclose(a[row, :n], b[row, :n], atol=atol)
 
 
 def test_tree_nodes_equal_their_chains():
@@ -29,40 +35,56 @@ def test_tree_nodes_equal_their_chains():
   path = jnp.array([[0, 2, 5]] * 3)
   kept = grown.commit(path, jnp.full(3, 3))
   _, want = BIG.extend(PB, cache, types.chain(nodes.tokens[:, path[0]]))
-  for got, ref in zip(jax.tree.leaves(kept.layers), jax.tree.leaves(want.layers)):
-    for row, n in enumerate(kept.length):
-      np.testing.assert_allclose(got[row, :n], ref[row, :n], atol=1e-5)
+  assert_caches_equal(kept, want.truncate(kept.length), 1e-5)
 
 
 def test_prefill_in_chunks_is_prefill():
   whole, a = prefill.prefill(BIG, PB, PROMPT, 16)
   parts, b = prefill.prefill(BIG, PB, PROMPT, 16, chunk=2)
   np.testing.assert_allclose(whole, parts, atol=1e-5)
-  for x, y in zip(jax.tree.leaves(a.layers), jax.tree.leaves(b.layers)):
-    np.testing.assert_allclose(x[:, :3], y[:, :3], atol=1e-5)
+  assert_caches_equal(a, b, 1e-5)
 
 
 @pytest.mark.parametrize('target', [targets.Lossless(), targets.Chow(.4)],
                          ids=['gamma', 'gamma+1'])
-@pytest.mark.parametrize('name', ['chain', 'stop', 'tree', 'distinct'])
-def test_drafter_cache_equals_fresh_prefill(name, target):
-  """After every round; rules without q may owe the last slot, which is reread."""
+@pytest.mark.parametrize('name', ['chain', 'stop', 'distinct'])
+def test_caches_equal_a_fresh_prefill_after_every_round(name, target):
+  """Of both models; rules without q may owe the drafter its last slot."""
   drafter, params = DRAFTERS[name]
   spec = decode.GenSpecSample(BIG, drafter, 20, eos=-1)
-  state, step = spec.init(PB, params, PROMPT, keys(3)), jax.jit(decode.GenSpecSample.step)
+  state = spec.init(PB, params, PROMPT, keys(3))
+  step = jax.jit(decode.GenSpecSample.step)
   for _ in range(5):
     state, _ = step(spec, PB, params, target, Warp(), state)
+    read = types.Prompt(state.tokens, state.lengths)
+    np.testing.assert_array_equal(state.cache.length, state.lengths - 1)
+    assert_caches_equal(state.cache, READ(BIG, PB, read, 32)[1])
     cache = state.drafter
     np.testing.assert_array_equal(cache.length, state.lengths - 1)
     if not target.uses_q:
       _, cache = REREAD(SMALL, params, cache, state.tokens)
       cache = cache.truncate(cache.length - 1)
-    fresh = READ(SMALL, PS, types.Prompt(state.tokens, state.lengths), 32)[1]
-    for got, want in zip(jax.tree.leaves(cache.layers), jax.tree.leaves(fresh.layers)):
-      for row, n in enumerate(fresh.length):
-        np.testing.assert_allclose(got[row, :n], want[row, :n], atol=1e-4)
+    assert_caches_equal(cache, READ(SMALL, PS, read, 32)[1])
+
+
+@pytest.mark.parametrize('rows', [1, 3])
+def test_write_is_per_row_and_casts(rows):
+  start, block = jnp.arange(rows) * 2, jnp.ones((rows, 2, 3))
+  got = cache_lib.write(jnp.zeros((rows, 8, 3), jnp.bfloat16), block, start)
+  assert got.dtype == jnp.bfloat16
+  for row in range(rows):
+    written = np.flatnonzero(np.asarray(got[row, :, 0], np.float32))
+    np.testing.assert_array_equal(written, [2 * row, 2 * row + 1])
 
 
 def test_a_block_wider_than_the_cache_is_an_error():
   with pytest.raises(ValueError, match='does not fit'):
-    cache_lib.write(jnp.zeros((1, 4)), jnp.zeros((1, 5)), jnp.zeros(1, jnp.int32))
+    cache_lib.write(jnp.zeros((1, 4)), jnp.zeros((1, 5)),
+                    jnp.zeros(1, jnp.int32))
+
+
+def test_nodes_without_parents_are_masked_by_the_tree_alone():
+  nodes = types.chain(jnp.array([[1, 2, 3, 4]]), jnp.array([1]))
+  np.testing.assert_array_equal(nodes.parents, [[-1, 0, -1, -1]])
+  np.testing.assert_array_equal(nodes.depth, [[0, 1, 2, 3]])
+  assert types.depths((-1, 0, 0, 1)) == (0, 1, 1, 2)

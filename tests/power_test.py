@@ -6,13 +6,14 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from tests.common import LEVEL, LM, P, Q, joint, law_test
-from spec_cascades import decode, targets, types, warp as warp_lib
+from spec_cascades import decode, targets, types, verify
+from spec_cascades import warp as warp_lib
 from spec_cascades.drafters.chain import Chain
-from spec_cascades import verify
 from spec_cascades.verify import Rejection
+from tests.common import LEVEL, LM, joint, law_test
 
 WARP = warp_lib.Warp()
+TOKEN = targets.TokenV1(.3)
 
 
 @struct.dataclass
@@ -27,8 +28,8 @@ class Chainwise(verify.Fixed):
     q, x, n = draft.prediction.probs, draft.tree.tokens[1:], len(pi)
     of, i = dict(pi=pi, p=p.probs), jnp.arange(n)
     key_accept, key_next = jax.random.split(key)
-    at = i[:-1]
-    accept = jax.random.uniform(key_accept, (n,))[1:] * q[at, x] < self.lenience * pi[at, x]
+    at, uniform = i[:-1], jax.random.uniform(key_accept, (n,))[1:]
+    accept = uniform * q[at, x] < self.lenience * pi[at, x]
     count = jnp.argmin(jnp.append(accept, False)).astype(jnp.int32)
     law = jnp.where(count == n - 1, of[self.bonus_of][count],
                     warp_lib.residual(of[self.residual_of][count], q[count]))
@@ -36,16 +37,30 @@ class Chainwise(verify.Fixed):
 
 
 @struct.dataclass
-class Swapped:
-  """Confuses the two models."""
+class Wrapped:
+  """A target that is given something else."""
   target: Any
   uses_q = True
 
   def validate(self, batch=None):
     del batch
 
+
+@struct.dataclass
+class Swapped(Wrapped):
+  """Confuses the two models."""
+
   def __call__(self, q, p):
     return self.target(p, q)
+
+
+@struct.dataclass
+class Heated(Wrapped):
+  """Decides on the warped distributions instead of the raw ones."""
+
+  def __call__(self, q, p):
+    warped = lambda x: types.Prediction(jnp.log(x.probs), x.probs)
+    return self.target(warped(q), warped(p))
 
 
 @struct.dataclass
@@ -59,30 +74,37 @@ class LateTemperature(warp_lib.Warp):
 
 
 def test_control_passes():
-  assert law_test(Chain(LM, 2), Chainwise(), targets.TokenV1(.3), WARP) > LEVEL
+  assert law_test(Chain(LM, 2), Chainwise(), TOKEN, WARP) > LEVEL
 
 
 @pytest.mark.parametrize('mutant,target,runs', [
     (Chainwise(lenience=1.02), targets.Lossless(), 8),
     # Not with Chow: it rejects only where pi = p~, and the mutant is no mutant.
-    (Chainwise(residual_of='p'), targets.TokenV1(.3), 1),
+    (Chainwise(residual_of='p'), TOKEN, 1),
     # gamma = 2 of three tokens: at gamma = 3 the bonus would be cut off unseen.
-    (Chainwise(bonus_of='p'), targets.TokenV1(.3), 1)],
+    (Chainwise(bonus_of='p'), TOKEN, 1)],
     ids=['lenience', 'residual_from_p', 'bonus_from_p'])
 def test_biased_verifiers_fail(mutant, target, runs):
   assert law_test(Chain(LM, 2), mutant, target, WARP, runs=runs) < LEVEL
 
 
-def test_swapped_models_fail():
+@pytest.mark.parametrize('mutant,warp', [
+    (Swapped, WARP), (Heated, warp_lib.Warp(.5))], ids=['swapped', 'heated'])
+def test_biased_targets_fail(mutant, warp):
   target = targets.Chow(.4)
-  assert law_test(Chain(LM, 2), Rejection(), Swapped(target), WARP,
-                  want=joint(target, WARP)) < LEVEL
+  assert law_test(Chain(LM, 2), Rejection(), mutant(target), warp,
+                  want=joint(target, warp)) < LEVEL
 
 
 def test_temperature_after_top_p_fails():
   want = joint(targets.Lossless(), warp_lib.Warp(.5, top_p=.8))
   assert law_test(Chain(LM, 2), Rejection(), targets.Lossless(),
                   LateTemperature(.5, top_p=.8), want=want) < LEVEL
+
+
+def test_forced_acceptance_is_no_sample_of_pi():
+  assert law_test(Chain(LM, 2), verify.Forced(.8), targets.Lossless(),
+                  WARP) < LEVEL
 
 
 def test_one_key_for_propose_and_verify_fails(monkeypatch):

@@ -6,12 +6,14 @@ from spec_cascades.models import toy
 from tests import trees
 
 BIG, SMALL = toy.ToyLM(), toy.ToyLM(layers=1, scale=2.)
-PB, PS = BIG.init_params(jax.random.key(0)), SMALL.init_params(jax.random.key(1))
+PB = BIG.init_params(jax.random.key(0))
+PS = SMALL.init_params(jax.random.key(1))
 TREE = (-1, 0, 0, 1, 1, 2)
+# name: (drafter, its parameters)
 DRAFTERS = dict(
     null=(null.Null(), None),
     chain=(chain.Chain(SMALL, 3), PS),
     stop=(chain.Chain(SMALL, 3, chain.Below(.6)), PS),
+    ngram=(ngram.NGram(3, 1), None),
     tree=(trees.SampledTree(SMALL, TREE, 'sampled'), PS),
-    distinct=(trees.SampledTree(SMALL, TREE), PS),
-    ngram=(ngram.NGram(3, 1), None))
+    distinct=(trees.SampledTree(SMALL, TREE), PS))

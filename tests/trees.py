@@ -1,4 +1,4 @@
-"""Token trees drawn from a small language model."""
+"""Token trees drawn from a small language model, to test trees with."""
 from __future__ import annotations
 
 from typing import Any, Literal
@@ -37,13 +37,13 @@ class SampledTree:
     del hidden
     return prefill.prefill(self.lm, params, prompt, capacity)[1]
 
-  def propose(self, params, cache, ctx, keys):
-    depth, n = types.depths(self.parents), self.num_nodes
+  def propose(self, params, state, ctx, keys):
+    cache, depth, n = state, types.depths(self.parents), self.num_nodes
     if depth != tuple(sorted(depth)):
       raise ValueError(f'Nodes must be listed by level: {self.parents}.')
     blank = jnp.zeros((len(ctx.lengths), n), jnp.int32)
     tokens = blank.at[:, 0].set(ctx.root)
-    # The levels so far go in as one block: ancestors are visible in a block only.
+    # The levels so far go in as one block: only a block sees its ancestors.
     for level in range(depth[-1] + ctx.leaf_q):
       if level == 0 and not ctx.leaf_q:
         hidden, read = prefill.reread(self.lm, params, cache, ctx.tokens)
@@ -74,6 +74,6 @@ class SampledTree:
           rest, tried = warp_lib.without(rest, token), tried.at[token].set(True)
     return tokens
 
-  def observe(self, params, cache, feedback):
+  def observe(self, params, state, feedback):
     del params
-    return cache.accept(feedback.draft, feedback.verdict, feedback.live)
+    return state.accept(feedback.draft, feedback.verdict, feedback.live)

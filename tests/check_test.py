@@ -1,0 +1,148 @@
+"""Bad input is refused in one line, before anything is compiled."""
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from spec_cascades import check, decode, targets, types, verify
+from spec_cascades.drafters import chain, ngram, null
+from spec_cascades.models import table
+from spec_cascades.warp import Warp
+from tests import trees
+from tests.common import LM, P, Q, keys, prompt
+
+LOSSLESS, INF = targets.Lossless(), float('inf')
+CHAIN = chain.Chain(LM, 2)
+
+
+def call(*, drafter=CHAIN, draft_params=Q, verifier=verify.Rejection(),
+         target=LOSSLESS, warp=Warp(), rows=2, given=None, key_rows=None,
+         max_length=9):
+  spec = decode.GenSpecSample(LM, drafter, max_length, verifier)
+  return spec(P, draft_params, given or prompt(rows), keys(key_rows or rows),
+              target, warp)
+
+
+def refused(match, *, traced=False, **arguments):
+  """Raises ValueError in one line, and reaches no trace unless it must."""
+  before = decode.run._cache_size()
+  with pytest.raises(ValueError, match=match) as error:
+    call(**arguments)
+  assert '\n' not in str(error.value)
+  assert traced or decode.run._cache_size() == before
+
+
+@pytest.mark.parametrize('target,match', [
+    (targets.Lossy(-.1), r'alpha of Lossy is -0.1; allowed: 0 to 1'),
+    (targets.Lossy(1.1), 'alpha of Lossy is 1.1'),
+    (targets.Chow(1.5), 'alpha of Chow is 1.5; allowed: -1 to 1'),
+    (targets.Diff(-2.), 'Diff'), (targets.TokenV1(2.), 'TokenV1'),
+    (targets.TokenV2(2.), 'TokenV2'), (targets.TokenV3(1.01), 'TokenV3'),
+    (targets.OPT(float('nan')), 'OPT is nan'),
+    (targets.Chow(jnp.array([.1, 3.])), 'is 3.0 in row 1'),
+    (targets.Chow(jnp.ones(3)), r'shape \(3,\).*\(2,\)'),
+    (targets.Choice((LOSSLESS, targets.Chow(.1)), 2), 'index of Choice is 2'),
+    (targets.Choice((LOSSLESS, targets.Chow(9.))), 'alpha of Chow is 9.0')])
+def test_targets(target, match):
+  refused(match, target=target)
+
+
+@pytest.mark.parametrize('warp,match', [
+    (Warp(-1.), 'temperature is -1.0; allowed: 0 to 1e'),
+    (Warp(INF), 'temperature is inf'), (Warp(float('nan')), 'temperature'),
+    (Warp(top_p=0.), 'top_p is 0.0; allowed: above 0 to 1'),
+    (Warp(top_p=1.2), 'top_p is 1.2'), (Warp(top_k=-1), 'top_k is -1'),
+    (Warp(min_p=2.), 'min_p is 2.0'),
+    (Warp(jnp.array([1., -1.])), 'temperature is -1.0 in row 1'),
+    (Warp(jnp.ones(5)), 'temperature has shape')])
+def test_warps(warp, match):
+  refused(match, warp=warp)
+
+
+@pytest.mark.parametrize('arguments,match', [
+    (dict(drafter=chain.Chain(LM, 2, chain.Below(1.5))), 'threshold of Below'),
+    (dict(verifier=verify.Typical(epsilon=-1.)), 'epsilon is -1.0'),
+    (dict(verifier=verify.Forced(1.2)), 'rate is 1.2'),
+    (dict(drafter=chain.Chain(LM, 2, chain.Below(jnp.ones(3)))), 'shape')])
+def test_numbers_of_drafters_and_verifiers(arguments, match):
+  refused(match, **arguments)
+
+
+@pytest.mark.parametrize('lengths,match', [
+    ([0, 3], 'prefix_lengths is 0 in row 0; allowed: 1 to 3'),
+    ([3, 4], 'prefix_lengths is 4 in row 1'), ([3, -1], 'is -1 in row 1')])
+def test_empty_and_overlong_rows(lengths, match):
+  refused(match, given=types.Prompt(prompt(2).prefix, jnp.array(lengths)))
+
+
+@pytest.mark.parametrize('arguments,match', [
+    (dict(max_length=3), 'width 3 leaves no room in max_length=3'),
+    (dict(key_rows=3), 'prefix 2, prefix_lengths 2, keys 3'),
+    (dict(given=types.Prompt(jnp.full((2, 3), 7), jnp.full(2, 3))),
+     'Token of prefix is 7 in row 0; allowed: 0 to 4'),
+    (dict(given=types.Prompt(jnp.ones((2, 3), jnp.int32), jnp.full(2, 3),
+                             jnp.full((2, 4), -2))), 'Token of inputs is -2')])
+def test_prompts(arguments, match):
+  refused(match, **arguments)
+
+
+@pytest.mark.parametrize('make', [
+    lambda: chain.Chain(LM, 0), lambda: chain.Chain(LM, -3),
+    lambda: ngram.NGram(0)])
+def test_gamma_below_one(make):
+  with pytest.raises(ValueError, match='1 or more. Use the Null drafter'):
+    make()
+
+
+def test_order_of_an_ngram():
+  with pytest.raises(ValueError, match='order of NGram is 0'):
+    ngram.NGram(3, 0)
+
+
+@pytest.mark.parametrize('drafter,verifier,target,match', [
+    (ngram.NGram(2), verify.Rejection(), targets.Chow(.1), 'Chow.*NGram'),
+    (ngram.NGram(2), verify.Block(), LOSSLESS, 'Block.*deterministic'),
+    (trees.SampledTree(LM, (-1, 0, 0), 'sampled'), verify.Block(), LOSSLESS,
+     'Block.*trees'),
+    (chain.Chain(LM, 2, chain.Below()), verify.Block(), LOSSLESS,
+     'Block.*early'),
+    (trees.SampledTree(LM, (-1, 0, 0)), verify.Forced(), LOSSLESS,
+     'Forced.*trees')],
+    ids=['q', 'law', 'tree', 'stop', 'forced'])
+def test_misuse_is_an_error_at_trace_time(drafter, verifier, target, match):
+  refused(match, traced=True, drafter=drafter, verifier=verifier,
+          target=target)
+
+
+def test_vocabularies_that_differ():
+  refused('Chain has a vocabulary of 4 tokens and the verifier one of 5',
+          traced=True, drafter=chain.Chain(table.Table(4), 2),
+          draft_params=Q[:4, :4, :4])
+
+
+def test_one_line_for_everything_is_also_a_function():
+  spec = decode.GenSpecSample(LM, null.Null(), 9)
+  check.call(spec, prompt(2), keys(2), LOSSLESS, Warp())
+  with pytest.raises(ValueError, match='temperature'):
+    check.call(spec, prompt(2), keys(2), LOSSLESS, Warp(-1.))
+  with pytest.raises(ValueError, match='temperature'):
+    next(decode.stream(spec, P, None, prompt(2), keys(2), LOSSLESS, Warp(-1.)))
+
+
+def test_numbers_that_are_traced_are_left_alone():
+  spec = decode.GenSpecSample(LM, null.Null(), 5, eos=-1)
+  go = jax.jit(lambda t: spec(P, None, prompt(2), keys(2), LOSSLESS, Warp(t)))
+  assert (go(0.).lengths == 5).all()
+
+
+@pytest.mark.parametrize('value,fine', [
+    (0., True), (1., True), (-1e-9, False), (np.nan, False), (INF, False),
+    (np.array([.2, 1.]), True), (np.array([.2, 2.]), False)])
+def test_interval(value, fine):
+  if fine:
+    check.interval('x', value, 0, 1)
+  else:
+    with pytest.raises(ValueError, match='x is .*; allowed: 0 to 1'):
+      check.interval('x', value, 0, 1)
+  with pytest.raises(ValueError, match='above 0 to 1'):
+    check.interval('x', 0., 0, 1, above=True)

@@ -1,0 +1,212 @@
+"""Every drafter, target and verifier keeps its contract: by being in a table.
+
+Adding one means adding a row here; a class that is missing fails the suite.
+"""
+import inspect
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from spec_cascades import api, decode, targets, types, verify
+from spec_cascades import drafters as drafters_lib
+from spec_cascades.drafters import chain, ngram, null
+from spec_cascades.models import recompute, table, toy
+from spec_cascades.warp import Warp
+from tests import trees
+from tests.common import LM, P, Q, RAGGED, keys, select
+
+TREE = (-1, 0, 0, 1)
+# name: (two instances that differ in numbers only, parameters)
+DRAFTERS = dict(
+    Null=((null.Null(),) * 2, None),
+    Chain=((chain.Chain(LM, 3),) * 2, Q),
+    Below=((chain.Chain(LM, 3, chain.Below(.6)),
+            chain.Chain(LM, 3, chain.Below(.3))), Q),
+    NGram=((ngram.NGram(3, 1),) * 2, None),
+    SampledTree=((trees.SampledTree(LM, TREE),) * 2, Q))
+RULES = dict(
+    Lossless=targets.Lossless(), Lossy=targets.Lossy(.3), Chow=targets.Chow(.4),
+    Diff=targets.Diff(.1), OPT=targets.OPT(.3), ChowLog=targets.ChowLog(1.),
+    DiffLog=targets.DiffLog(.1), OPTLog=targets.OPTLog(.2),
+    BiLD=targets.BiLD(1.), TokenV1=targets.TokenV1(.3),
+    TokenV2=targets.TokenV2(.3), TokenV3=targets.TokenV3(.5),
+    Choice=targets.Choice((targets.Lossless(), targets.Chow(.4)), 1))
+VERIFIERS = dict(
+    Rejection=verify.Rejection(), Block=verify.Block(),
+    Typical=verify.Typical(), Forced=verify.Forced(.7))
+MODELS = (table.Table(), toy.ToyLM(), recompute.Recompute(lambda *_: None, 5))
+
+
+def assert_same_arguments(method, contract):
+  """Names, as callers may use keywords."""
+  names = lambda f: list(inspect.signature(f).parameters)
+  assert names(method) == names(contract)
+
+
+def shapes(tree):
+  leaves, structure = jax.tree.flatten(tree)
+  return structure, [(x.shape, x.dtype) for x in leaves]
+
+
+def public_classes(module):
+  return {name for name, item in vars(module).items()
+          if inspect.isclass(item) and item.__module__ == module.__name__
+          and not name.startswith('_')}
+
+
+def test_the_tables_are_complete():
+  assert public_classes(targets) == set(RULES)
+  assert public_classes(verify) - {'Supports', 'Fixed'} == set(VERIFIERS)
+  found = set().union(*(public_classes(m) for m in (chain, ngram, null)))
+  assert found <= set(DRAFTERS)
+  assert drafters_lib.__doc__
+
+
+@pytest.mark.parametrize('lm', MODELS, ids=lambda lm: type(lm).__name__)
+def test_models_have_the_methods_of_the_contract(lm):
+  for name in ('pack', 'init', 'extend', 'head'):
+    assert_same_arguments(getattr(lm, name), getattr(api.LanguageModel, name)
+                          .__get__(lm))
+  assert hash(lm) == hash(lm) and lm.vocab_size == 5
+
+
+@pytest.mark.parametrize('name', DRAFTERS)
+class TestDrafters:
+  """One compiled step per drafter; cases share it through the jit cache."""
+
+  step = staticmethod(jax.jit(decode.GenSpecSample.step))
+
+  def make(self, name, which=0):
+    drafters, params = DRAFTERS[name]
+    return (decode.GenSpecSample(LM, drafters[which], 20, eos=-1), params,
+            targets.Lossless() if params is None else targets.Chow(.4))
+
+  def test_argument_names(self, name):
+    drafter = DRAFTERS[name][0][0]
+    for method in ('validate', 'init', 'propose', 'observe'):
+      assert_same_arguments(getattr(drafter, method),
+                            getattr(api.Drafter, method).__get__(drafter))
+    assert jax.tree.structure(drafter) == jax.tree.structure(
+        DRAFTERS[name][0][1])
+
+  def test_state_is_a_fixed_point(self, name):
+    """Structure, shapes and dtypes, under both kinds of target."""
+    spec, params, target = self.make(name)
+    init = jax.eval_shape(lambda: shapes_of(spec, params))
+    for rule in (target, targets.Lossless()):
+      after = jax.eval_shape(lambda rule=rule: spec.step(
+          P, params, rule, Warp(), shapes_of(spec, params))[0])
+      assert shapes(after) == shapes(init)
+
+  def test_draft_keeps_its_promises(self, name):
+    spec, params, target = self.make(name)
+    state = spec.init(P, params, RAGGED, keys(3))
+    ctx = types.Context(state.tokens, state.lengths, state.cache, Warp(),
+                        target.uses_q)
+    draft, _ = jax.jit(lambda: spec.drafter.propose(
+        params, state.drafter, ctx, keys(3)))()
+    n = spec.drafter.num_nodes
+    assert draft.tree.tokens.shape == draft.tree.parents.shape == (3, n)
+    assert draft.tree.mask.shape == (3, n, n) and draft.calls.shape == (3,)
+    assert draft.max_depth < n and (draft.tree.depth <= draft.max_depth).all()
+    np.testing.assert_array_equal(draft.tree.tokens[:, 0], ctx.root)
+    parents = np.asarray(draft.tree.parents)
+    assert (parents < np.arange(n)).all() and (parents[:, 0] == -1).all()
+    if draft.full:
+      assert (parents[:, 1:] >= 0).all()
+    if draft.prediction is not None:
+      assert draft.prediction.probs.shape == (3, n, 5)
+
+  def test_nothing_is_compiled_twice(self, name):
+    """New numbers, new keys, a new round."""
+    spec, params, target = self.make(name)
+    state, _ = self.step(spec, P, params, target, Warp(), spec.init(
+        P, params, RAGGED, keys(3)))
+    before = self.step._cache_size()
+    other = self.make(name, 1)[0]
+    for warp in (Warp(0.), Warp(.5, top_p=.9)):
+      state, _ = self.step(other, P, params, target, warp, state)
+    assert self.step._cache_size() == before
+
+  def test_done_rows_do_not_change_and_mates_do_not_notice(self, name):
+    spec, params, target = self.make(name)
+    state = spec.init(P, params, RAGGED, keys(3))
+    held = state.replace(done=jnp.array([False, True, False]))
+    a, _ = self.step(spec, P, params, target, Warp(), state)
+    b, _ = self.step(spec, P, params, target, Warp(), held)
+    for field in ('tokens', 'lengths', 'fault', 'stats'):
+      got, old, new = (getattr(s, field) for s in (b, held, a))
+      for row, want in ((0, new), (1, old), (2, new)):
+        jax.tree.map(np.testing.assert_array_equal, select(got, row),
+                     select(want, row))
+    assert int(b.cache.length[1]) == int(held.cache.length[1])
+
+  def test_capacity_is_respected(self, name):
+    """A full row still fits a block behind its last committed token."""
+    spec, params, target = self.make(name)
+    state = spec(P, params, RAGGED, keys(3), target, Warp())
+    assert (state.lengths == 20).all()
+    caches = [state.cache] + ([state.drafter] if params is not None else [])
+    for cache in caches:
+      np.testing.assert_array_equal(cache.length, 19)
+      assert cache.capacity >= 19 + spec.drafter.num_nodes
+
+
+def shapes_of(spec, params):
+  return spec.init(P, params, RAGGED, keys(3))
+
+
+@pytest.mark.parametrize('name', RULES)
+def test_targets(name):
+  rule = RULES[name]
+  assert_same_arguments(type(rule).__call__, api.Target.__call__)
+  rule.validate()
+  q, p = (Warp(.7, top_p=.9)(x.reshape(1, 25, 5)) for x in (Q, P))
+  fused = jax.jit(lambda r, *args: r(*args))(rule, q, p)
+  assert fused.pi.shape == p.probs.shape and fused.deferral.shape == (1, 25)
+  assert fused.pi.dtype == fused.deferral.dtype == jnp.float32
+  np.testing.assert_allclose(fused.pi.sum(-1), 1, atol=1e-5)
+  assert (fused.pi >= 0).all()
+  assert ((fused.deferral >= -1e-6) & (fused.deferral <= 1 + 1e-6)).all()
+  if not rule.uses_q:
+    np.testing.assert_array_equal(rule(None, p).pi, fused.pi)
+  if name != 'Choice' and rule.domain is not None:
+    low, high = rule.domain
+    assert low <= rule.alpha <= high
+    for bad in {low - 1, high + 1, float('nan')} - {low, high}:
+      with pytest.raises(ValueError, match=f'alpha of {name}'):
+        type(rule)(bad).validate()
+    assert type(rule).__doc__.startswith(('r = ', 'pi'))
+
+
+@pytest.mark.parametrize('name', VERIFIERS)
+@pytest.mark.parametrize('law', verify.LAWS)
+def test_verifiers(name, law):
+  """On a chain: shapes, ranges, and supports for what is not a chain."""
+  judge, n = VERIFIERS[name], 4
+  assert_same_arguments(type(judge).__call__, api.Verifier.__call__)
+  judge.validate()
+  q, p = (Warp()(x.reshape(1, 25, 5)[:, :n]) for x in (Q, P))
+  nodes = types.chain(jnp.array([[0, 1, 2, 3]]))
+  draft = types.Draft(nodes, None if law == 'deterministic' else q,
+                      jnp.zeros(1, jnp.int32), law, n - 1)
+  if law not in judge.supports.laws:
+    with pytest.raises(ValueError, match=f'{name} does not support {law!r}'):
+      judge.supports.check(judge, draft)
+    return
+  judge.supports.check(judge, draft)
+  for flag, other in (('trees', draft.replace(max_depth=1)),
+                      ('early_stop', draft.replace(full=False))):
+    if not getattr(judge.supports, flag):
+      with pytest.raises(ValueError, match=f'{name} does not support'):
+        judge.supports.check(judge, other)
+  one = select((draft, p), 0)
+  verdict = jax.jit(jax.vmap(lambda k: judge(k, *one, one[1].probs)))(keys(256))
+  assert verdict.path.shape == (256, n) and verdict.path.dtype == jnp.int32
+  assert verdict.count.dtype == verdict.next_token.dtype == jnp.int32
+  assert ((verdict.count >= 0) & (verdict.count < n)).all()
+  assert ((verdict.next_token >= 0) & (verdict.next_token < 5)).all()
+  for count, path in zip(verdict.count.tolist(), verdict.path.tolist()):
+    assert path[:count + 1] == list(range(count + 1))

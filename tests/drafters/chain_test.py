@@ -1,0 +1,111 @@
+"""Chains: what is drafted, what it costs, where it stops."""
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from spec_cascades import decode, targets, types, warp
+from spec_cascades.drafters import chain
+from spec_cascades.models import table
+from tests.common import LM, P, PREFIX, Q, keys, prompt
+
+ROWS = 2**14
+
+
+def propose(drafter, *, leaf_q=True, rows=ROWS, plain=None):
+  state = decode.GenSpecSample(LM, drafter, 12).init(
+      P, Q, prompt(rows), keys(rows))
+  ctx = types.Context(state.tokens, state.lengths, state.cache,
+                      plain or warp.Warp(), leaf_q)
+  return jax.jit(lambda d: d.propose(Q, state.drafter, ctx, keys(rows)))(
+      drafter)[0]
+
+
+@pytest.mark.parametrize('leaf_q', [True, False])
+def test_nodes_are_draws_from_the_q_that_the_draft_carries(leaf_q):
+  draft = propose(chain.Chain(LM, 2), leaf_q=leaf_q)
+  x = np.asarray(draft.tree.tokens)
+  raw = jax.nn.softmax(Q)
+  np.testing.assert_allclose(draft.prediction.probs[0, 0], raw[PREFIX[-2:]],
+                             rtol=1e-5)
+  np.testing.assert_allclose(draft.prediction.probs[:, 1], raw[3, x[:, 1]],
+                             rtol=1e-5)
+  share = np.bincount(x[:, 1], minlength=5) / ROWS
+  np.testing.assert_allclose(share, raw[PREFIX[-2:]], atol=.02)
+  if leaf_q:
+    np.testing.assert_allclose(draft.prediction.probs[:, 2],
+                               raw[x[:, 1], x[:, 2]], rtol=1e-5)
+  assert (draft.calls == 2 + leaf_q).all()
+
+
+def test_siblings_in_a_batch_differ_and_a_round_repeats():
+  first, again = (propose(chain.Chain(LM, 4), rows=64) for _ in range(2))
+  np.testing.assert_array_equal(first.tree.tokens, again.tree.tokens)
+  assert len(np.unique(first.tree.tokens, axis=0)) > 10
+
+
+def test_greedy_drafts_are_the_argmax():
+  draft = propose(chain.Chain(LM, 3), rows=2, plain=warp.Warp(0.))
+  before, last, want = 2, 3, []
+  for _ in range(3):
+    before, last = last, int(Q[before, last].argmax())
+    want.append(last)
+  assert draft.tree.tokens[0].tolist() == [3, *want]
+
+
+def test_a_stop_ends_the_row_at_the_first_doubtful_node():
+  """The node where max q is too low keeps no child; the rest is unvisited."""
+  draft = propose(chain.Chain(LM, 4, chain.Below(.55)))
+  confident = np.asarray(draft.prediction.probs.max(-1)) >= .55
+  drafted = (np.asarray(draft.tree.parents) >= 0).sum(1)
+  assert not draft.full and len(set(drafted)) == 5
+  for sure, n in zip(confident[:500], drafted[:500]):
+    assert sure[:n].all() and (n == 4 or not sure[n])
+  np.testing.assert_array_equal(draft.calls, np.minimum(drafted + 1, 5))
+
+
+def test_a_stop_reads_q_before_the_temperature():
+  """At temperature 0 every warped max q is 1; BiLD must still fall back."""
+  draft = propose(chain.Chain(LM, 4, chain.Below(1.)), rows=2,
+                  plain=warp.Warp(0.))
+  assert (draft.tree.parents == -1).all()
+
+
+def test_a_stop_that_every_row_takes_saves_the_model_calls():
+  calls = []
+
+  @dataclasses.dataclass(frozen=True)
+  class Counting(table.Table):
+    def extend(self, params, cache, tree):
+      jax.debug.callback(lambda: calls.append(1))
+      return super().extend(params, cache, tree)
+
+  lm = Counting()
+  for threshold, want in ((0., 5), (1., 1)):
+    drafter = chain.Chain(lm, 4, chain.Below(threshold))
+    state = drafter.init(Q, prompt(2), None, 20)
+    ctx = types.Context(prompt(2).prefix, prompt(2).prefix_lengths, None,
+                        warp.Warp(), True)
+    jax.effects_barrier()
+    calls.clear()
+    first = lambda d, s, c: d.propose(Q, s, c, keys(2))[0]
+    jax.block_until_ready(jax.jit(first)(drafter, state, ctx))
+    jax.effects_barrier()
+    assert len(calls) == want
+
+
+def test_a_perfect_drafter_is_always_accepted():
+  spec = decode.GenSpecSample(LM, chain.Chain(LM, 3), 23, eos=-1)
+  s = spec(P, P, prompt(8), keys(8), targets.Lossless(), warp.Warp()).stats
+  np.testing.assert_array_equal(s.rounds, 5)
+  np.testing.assert_array_equal(s.accepted, 15)
+  np.testing.assert_array_equal(s.bonus, 5)
+  np.testing.assert_array_equal(s.drafter_calls, 15)
+
+
+def test_thresholds_may_differ_by_row():
+  stop = chain.Below(jnp.array([0., 1.]))
+  draft = propose(chain.Chain(LM, 3, stop), rows=2)
+  assert (draft.tree.parents >= 0).sum(1).tolist() == [3, 0]
