@@ -1,7 +1,7 @@
 """The decode loop: propose -> score -> fuse -> verify -> commit -> observe."""
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 import functools
 from typing import Any
 
@@ -204,10 +204,12 @@ def _round(before, after, feedback, state) -> Round:
 
 
 def row_keys(seed: int | Key[Array, ''],
-             ids: Int[Array | np.ndarray, 'B']) -> Key[Array, 'B']:
+             ids: Int[Array | np.ndarray, 'B'] | Sequence[int]
+             ) -> Key[Array, 'B']:
   """One key per example: fold_in(seed, id), whatever its row or batch."""
   key = jax.random.key(seed) if isinstance(seed, int) else seed
-  return jax.vmap(jax.random.fold_in, (None, 0))(key, ids)
+  fold = jax.vmap(jax.random.fold_in, (None, 0))
+  return fold(key, jnp.asarray(ids, jnp.uint32))
 
 
 def round_keys(keys: Key[Array, 'B'],

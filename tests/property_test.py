@@ -106,7 +106,7 @@ def walked(key, draft, pi):
 
 each_key = lambda f: jax.jit(jax.vmap(f, (0, None, None)))
 judge = each_key(lambda key, draft, pi: verify.Rejection()(
-    key, draft, None, pi))
+    key, draft, types.Prediction(jnp.log(pi), pi), pi))
 walk = each_key(walked)
 
 

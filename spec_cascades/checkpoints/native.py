@@ -1,10 +1,12 @@
 """A model as a directory: config.json, model.safetensors, sentencepiece.model.
 
+Large weights are several files, model-00001-of-00002.safetensors and so on.
 Parameter names are T5X's, joined by '/'. A family is a configuration class and
 a model class made from it; adding one is a line in `FAMILIES`.
 """
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -29,6 +31,7 @@ DTYPES = {'bfloat16': 'BF16', 'float32': 'F32'}
 # Tables are often padded to a multiple of 128 rows.
 MAX_SPARE_ROWS = 128
 DEFAULT_MAX_INPUT = 128
+SHARD_BYTES = 2**24
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +47,7 @@ FAMILIES = {'t5': Family(t5.T5Config, t5.T5)}
 def save(directory: str | os.PathLike, lm: Any, params: Mapping[str, Any],
          vocabulary_path: str | os.PathLike, dtype: str = 'bfloat16', *,
          max_input_length: int = DEFAULT_MAX_INPUT,
+         shard_bytes: int = SHARD_BYTES,
          info: Mapping[str, Any] | None = None) -> None:
   """Writes a model; each file is complete or not there.
 
@@ -55,6 +59,7 @@ def save(directory: str | os.PathLike, lm: Any, params: Mapping[str, Any],
     dtype: Of the weights in the file: 'bfloat16' or 'float32'.
     max_input_length: Longest input in tokens, EOS included, for which the
       model is meant.
+    shard_bytes: Weights of one file; a single larger array is not split.
     info: Anything else to keep in config.json (how it was trained, say).
 
   Raises:
@@ -71,10 +76,12 @@ def save(directory: str | os.PathLike, lm: Any, params: Mapping[str, Any],
   directory.mkdir(parents=True, exist_ok=True)
   arrays = {name: np.ascontiguousarray(np.asarray(x).astype(jnp.dtype(dtype)))
             for name, x in sorted(flat.items())}
-  config = dict(format=FORMAT, family=family, dtype=dtype,
+  shards = _shards(arrays, shard_bytes)
+  config = dict(format=FORMAT, family=family, dtype=dtype, shards=len(shards),
                 max_input_length=max_input_length,
                 config=dataclasses.asdict(lm.config), info=dict(info or {}))
-  _write(directory / WEIGHTS, safetensors.numpy.save(arrays))
+  for name, shard in zip(weight_files(len(shards)), shards):
+    _write(directory / name, safetensors.numpy.save(shard))
   vocabulary = pathlib.Path(vocabulary_path).expanduser().read_bytes()
   _write(directory / VOCABULARY, vocabulary)
   _write(directory / CONFIG, (json.dumps(config, indent=2) + '\n').encode())
@@ -93,7 +100,8 @@ def load(directory: str | os.PathLike) -> tuple[Any, Any, text.Vocabulary]:
   lm = _model(config, directory / CONFIG)
   vocabulary = text.Vocabulary(str(_file(directory, VOCABULARY)))
   _check_vocabulary(vocabulary, lm.vocab_size)
-  arrays = _read_weights(_file(directory, WEIGHTS), lm, config['dtype'])
+  paths = [_file(directory, name) for name in weight_files(config['shards'])]
+  arrays = _read_weights(paths, lm, config['dtype'])
   # Unlike `jnp.asarray`, `device_put` compiles nothing.
   params = jax.device_put({name: x.astype(np.float32)
                            for name, x in arrays.items()})
@@ -119,7 +127,16 @@ def read_config(directory: str | os.PathLike) -> dict[str, Any]:
     raise ValueError(f'{path} is of family {config["family"]!r}; allowed: '
                      f'{", ".join(FAMILIES)}.')
   _check_dtype(config['dtype'], path)
-  return {'max_input_length': DEFAULT_MAX_INPUT, 'info': {}, **config}
+  return {'max_input_length': DEFAULT_MAX_INPUT, 'info': {}, 'shards': 1,
+          **config}
+
+
+def weight_files(shards: int) -> list[str]:
+  """Names of the files that hold the weights, in order."""
+  if shards == 1:
+    return [WEIGHTS]
+  stem, suffix = WEIGHTS.split('.')
+  return [f'{stem}-{i + 1:05d}-of-{shards:05d}.{suffix}' for i in range(shards)]
 
 
 def digest(directory: str | os.PathLike) -> str:
@@ -128,7 +145,8 @@ def digest(directory: str | os.PathLike) -> str:
   config = read_config(directory)
   kept = {k: config[k] for k in ('family', 'dtype', 'config')}
   state.update(json.dumps(kept, sort_keys=True).encode())
-  state.update(_file(directory, WEIGHTS).read_bytes())
+  for name in weight_files(config['shards']):
+    state.update(_file(directory, name).read_bytes())
   return state.hexdigest()
 
 
@@ -169,19 +187,42 @@ def _some(names, limit: int = 3) -> str:
   return ', '.join(names[:limit]) + more
 
 
-def _read_weights(path, lm, dtype) -> dict[str, np.ndarray]:
+def _shards(arrays, limit) -> list[dict[str, np.ndarray]]:
+  """The arrays in order, in groups of at most `limit` bytes."""
+  shards, size = [{}], 0
+  for name, x in arrays.items():
+    if shards[-1] and size + x.nbytes > limit:
+      shards, size = [*shards, {}], 0
+    shards[-1][name] = x
+    size += x.nbytes
+  return shards
+
+
+def _read_weights(paths, lm, dtype) -> dict[str, np.ndarray]:
+  """All arrays of the files; what they hold is checked before it is read."""
+  with contextlib.ExitStack() as stack:
+    slices = {}
+    for path in paths:
+      with _readable(path):
+        file = stack.enter_context(safetensors.safe_open(path, 'numpy'))
+        slices |= {name: (path, file.get_slice(name)) for name in file.keys()}
+    _check_tree({n: tuple(s.get_shape()) for n, (_, s) in slices.items()}, lm,
+                paths[0].parent / WEIGHTS)
+    out = {}
+    for name, (path, found) in slices.items():
+      if found.get_dtype() != DTYPES[dtype]:
+        raise ValueError(f'{path}: {CONFIG} says {dtype}, but {name} is '
+                         f'{found.get_dtype()}. Use the weights that belong '
+                         'to it.')
+      with _readable(path):
+        out[name] = found[...]
+    return out
+
+
+@contextlib.contextmanager
+def _readable(path):
   try:
-    with safetensors.safe_open(path, 'numpy') as file:
-      slices = {name: file.get_slice(name) for name in file.keys()}
-      shapes = {n: tuple(s.get_shape()) for n, s in slices.items()}
-      dtypes = {n: s.get_dtype() for n, s in slices.items()}
-      _check_tree(shapes, lm, path)
-      wrong = [f'{n} is {d}' for n, d in sorted(dtypes.items())
-               if d != DTYPES[dtype]]
-      if wrong:
-        raise ValueError(f'{path}: {CONFIG} says {dtype}, but {_some(wrong)}. '
-                         'Use the weights that belong to it.')
-      return {name: file.get_tensor(name) for name in slices}
+    yield
   except safetensors.SafetensorError as error:
     raise ValueError(f'{path} is damaged or cut off ({error}); '
                      'get the file again.') from None

@@ -131,7 +131,7 @@ def decode_program(verifier: Loaded, drafter: Loaded | None, gamma: int, *,
   judge = verify.Rejection() if rate is None else verify.Forced(rate)
   spec = decode.GenSpecSample(verifier.lm, proposer, new_tokens + 1,
                               verify=judge, eos=-1)
-  prompt, keys = prompt_of(1, width), text.example_keys(0, [0])
+  prompt, keys = prompt_of(1, width), decode.row_keys(0, [0])
   packed = None if drafter is None else drafter.packed
   return lambda: spec(verifier.packed, packed, prompt, keys,
                       targets.Lossless(), warp.Warp(temperature))

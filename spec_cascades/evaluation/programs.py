@@ -139,7 +139,7 @@ def prompts(rows: Sequence[Sequence[int]], buckets: Sequence[Bucket],
             seed: int) -> list[tuple[Bucket, Any, jax.Array]]:
   """Per example its bucket, a prompt of batch 1 and its key, on the device."""
   out = []
-  keys = text.example_keys(seed, range(len(rows)))
+  keys = decode.row_keys(seed, range(len(rows)))
   for i, row in enumerate(rows):
     bucket = bucket_of(len(row), buckets)
     prompt = text.encoder_prompt([row], bucket.width)

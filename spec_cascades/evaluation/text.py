@@ -6,7 +6,6 @@ import functools
 import pathlib
 from typing import Sequence
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -60,9 +59,3 @@ def encoder_prompt(rows: Sequence[Sequence[int]], width: int) -> types.Prompt:
   b = len(rows)
   return types.Prompt(jnp.zeros((b, 1), jnp.int32), jnp.ones(b, jnp.int32),
                       jnp.asarray(pad(rows, width)))
-
-
-def example_keys(seed: int, ids: Sequence[int]) -> jax.Array:
-  """Keys [B] that depend on the seed and the examples' ids alone."""
-  fold = jax.vmap(jax.random.fold_in, (None, 0))
-  return fold(jax.random.key(seed), jnp.asarray(ids, jnp.uint32))

@@ -91,7 +91,7 @@ class Translator:
     for done in decode.stream(
         spec, self._pair.verifier.params, draft_params,
         text.encoder_prompt([tokens], width),
-        text.example_keys(chosen.seed, [index]), self._target(), self._warp()):
+        decode.row_keys(chosen.seed, [index]), self._target(), self._warp()):
       new, origins = done.tokens[0], done.origins[0]
       yield Step(''.join(shown.add(t) for t in new),
                  tuple(stream.pieces(vocabulary, new, origins)),

@@ -41,7 +41,7 @@ def translate(lm: Any, params: Any, vocabulary: text.Vocabulary,
     part = rows[start:start + batch]
     filled = part + [[text.EOS]] * (batch - len(part))
     state = spec(packed, None, text.encoder_prompt(filled, width),
-                 text.example_keys(0, range(batch)), targets.Lossless(),
+                 decode.row_keys(0, range(batch)), targets.Lossless(),
                  warp.Warp(0.0))
     tokens = np.asarray(state.tokens)[:len(part)]
     out += [vocabulary.decode(row[1:]) for row in tokens]

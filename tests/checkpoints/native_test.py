@@ -48,6 +48,25 @@ def test_bfloat16_is_rounded_once_and_read_as_float32(tmp_path, vocabulary):
   assert all(x.dtype == jnp.float32 for x in jax.tree.leaves(again))
 
 
+def test_large_weights_are_several_files(tmp_path, vocabulary):
+  lm = t5.T5(tinypair.config(16, 1))
+  params = lm.init_params(jax.random.key(3))
+  native.save(tmp_path / 'one', lm, params, vocabulary, 'float32')
+  native.save(tmp_path / 'many', lm, params, vocabulary, 'float32',
+              shard_bytes=2**14)
+  files = sorted((tmp_path / 'many').glob('*.safetensors'))
+  assert [f.name for f in files] == native.weight_files(len(files))
+  assert len(files) > 2 and not (tmp_path / 'many' / native.WEIGHTS).exists()
+  jax.tree.map(np.testing.assert_array_equal, params,
+               native.load(tmp_path / 'many')[1])
+  files[1].write_bytes(files[1].read_bytes()[:-40])
+  with pytest.raises(ValueError, match='00002-of-.* cut off'):
+    native.load(tmp_path / 'many')
+  files[1].unlink()
+  with pytest.raises(ValueError, match='No model-00002-of'):
+    native.load(tmp_path / 'many')
+
+
 def test_digest_follows_weights_and_configuration(tmp_path, vocabulary):
   first = tinypair.write(tmp_path / 'a', vocabulary, 0)
   same = tinypair.write(tmp_path / 'b', vocabulary, 0, info={'note': 'x'})

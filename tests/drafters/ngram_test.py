@@ -12,7 +12,7 @@ def lookup(row, *, length, order, width=12):
   """Drafted tokens of one row."""
   tokens = jnp.zeros((1, width), jnp.int32).at[0, :len(row)].set(jnp.array(row))
   ctx = types.Context(tokens, jnp.array([len(row)]), None, Warp(), False)
-  draft, _ = ngram.NGram(length, order).propose(None, (), ctx, None)
+  draft, _ = ngram.NGram(length, order).propose(None, (), ctx, keys(1))
   assert draft.tree.tokens[0, 0] == row[-1] and draft.calls.tolist() == [0]
   return draft.tree.tokens[0][draft.tree.parents[0] >= 0].tolist()
 

@@ -31,7 +31,7 @@ def test_streamed_text_equals_the_loops(pair, rule, drafter, temperature):
   made, draft_params = rules.drafter(drafter, pair, 3)
   spec = decode.GenSpecSample(pair.verifier.lm, made, 25, eos=text.EOS)
   state = spec(pair.verifier.params, draft_params,
-               text.encoder_prompt([tokens], 32), text.example_keys(4, [2]),
+               text.encoder_prompt([tokens], 32), decode.row_keys(4, [2]),
                rules.make(rule, None), warp.Warp(jnp.float32(temperature)))
   want = state.tokens[0, 1:int(state.lengths[0])]
   assert ''.join(step.text for step in steps) == pair.vocabulary.decode(want)

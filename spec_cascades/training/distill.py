@@ -1,0 +1,109 @@
+"""Sequence-level distillation: a corpus whose targets a verifier wrote.
+
+Reference: Kim & Rush (2016), Sequence-Level Knowledge Distillation,
+https://arxiv.org/abs/1606.07947; greedy instead of beam search, as drafts are
+compared with the verifier's own decoding.
+"""
+from __future__ import annotations
+
+import json
+import pathlib
+import shutil
+import time
+from typing import Callable
+
+import numpy as np
+
+from spec_cascades.checkpoints import native
+from spec_cascades.training import data
+from spec_cascades.training import quality
+
+
+def distill(corpus: data.ParallelText, verifier: str, output: str, *,
+            sentences: int | None = None, chunk: int = 1024, batch: int = 128,
+            seed: int = 0, log: Callable[[str], None] = print) -> None:
+  """Writes train.jsonl with the verifier's translations beside the old splits.
+
+  Finished chunks are kept: the same call goes on after an interruption.
+
+  Args:
+    corpus: What to translate. Pairs longer than its widest bucket are left
+      out, as they are in training.
+    verifier: A model directory.
+    output: The new corpus; its validation and test splits are the old ones.
+    sentences: Training sentences to translate, chosen at random; None is all.
+    chunk: Sentences between writes.
+    batch: Rows of a decoding call.
+    seed: Of the choice.
+    log: Receives lines of progress.
+
+  Raises:
+    ValueError: The vocabularies differ, or `output` was begun by another call.
+  """
+  lm, params, vocabulary = native.load(verifier)
+  if vocabulary.model.serialized_model_proto() != (
+      corpus.vocabulary.model.serialized_model_proto()):
+    raise ValueError(f'The vocabularies of {verifier} and of the corpus '
+                     'differ; distil with the model trained on it.')
+  folder = pathlib.Path(output).expanduser()
+  folder.mkdir(parents=True, exist_ok=True)
+  lines = _chosen(corpus, sentences, seed)
+  call = dict(verifier=native.digest(verifier), lines=len(lines), seed=seed,
+              chunk=chunk)
+  _claim(folder / 'call.json', call)
+  for split in ('validation', 'test'):
+    shutil.copy(pathlib.Path(corpus.directory).expanduser() / f'{split}.jsonl',
+                folder / f'{split}.jsonl')
+  parts, began = range(0, len(lines), chunk), time.time()
+  todo = [i for i in parts if not _part(folder, i).is_file()]
+  for done, start in enumerate(todo, 1):
+    _write(_part(folder, start), _translated(
+        lm, params, corpus, lines[start:start + chunk], batch))
+    left = (len(todo) - done) * (time.time() - began) / done
+    log(f'{min(start + chunk, len(lines))}/{len(lines)} sentences  '
+        f'left {left / 60:.0f} min')
+  _write(folder / 'train.jsonl', ''.join(
+      _part(folder, i).read_text(encoding='utf-8') for i in parts))
+
+
+def _chosen(corpus, sentences, seed):
+  """Training lines in random order, the fitting ones."""
+  encode, widest = corpus.vocabulary.encode, max(corpus.buckets)
+  lines = corpus.lines('train')
+  order = np.random.default_rng(seed).permutation(len(lines))
+  fits = (lines[i] for i in order
+          if len(encode(lines[i][corpus.source])) <= widest)
+  return [line for line, _ in zip(fits, range(sentences or len(lines)))]
+
+
+def _translated(lm, params, corpus, lines, batch):
+  """JSON lines with the targets replaced; sentences of a width go together."""
+  encode, out = corpus.vocabulary.encode, {}
+  for low, width in zip((0, *corpus.buckets), corpus.buckets):
+    rows = [i for i, line in enumerate(lines)
+            if low < len(encode(line[corpus.source])) <= width]
+    found = quality.translate(
+        lm, params, corpus.vocabulary, [lines[i][corpus.source] for i in rows],
+        width=width, max_length=min(2 * width, max(corpus.buckets) + 8),
+        batch=batch)
+    out |= dict(zip(rows, found))
+  return ''.join(
+      json.dumps({**line, corpus.target: out[i]}, ensure_ascii=False) + '\n'
+      for i, line in enumerate(lines))
+
+
+def _claim(path, call):
+  """Notes what makes this output; refuses another call's."""
+  if path.is_file() and json.loads(path.read_text()) != call:
+    raise ValueError(f'{path} is of another call; give another output.')
+  _write(path, json.dumps(call) + '\n')
+
+
+def _part(folder, start):
+  return folder / f'train-{start:07d}.part.jsonl'
+
+
+def _write(path, content):
+  partial = path.with_name(path.name + '.partial')
+  partial.write_text(content, encoding='utf-8')
+  partial.replace(path)

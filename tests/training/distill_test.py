@@ -1,0 +1,77 @@
+"""A distilled corpus holds the verifier's words, whatever interrupts it."""
+import json
+
+import pytest
+
+import tinypair
+from spec_cascades.checkpoints import native
+from spec_cascades.evaluation import text
+from spec_cascades.training import data
+from spec_cascades.training import distill
+from spec_cascades.training import quality
+from training.data_test import write_corpus
+
+
+@pytest.fixture(scope='module')
+def made(tmp_path_factory):
+  directory = tmp_path_factory.mktemp('corpus')
+  write_corpus(directory)
+  path = tinypair.make_vocabulary(directory)
+  verifier = tinypair.write(directory / 'verifier', path, 0, scale=4.0)
+  corpus = data.ParallelText(str(directory), text.Vocabulary(str(path)),
+                             buckets=(40, 120))
+  return corpus, str(verifier)
+
+
+def lines_of(path):
+  return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_targets_are_the_verifiers_and_interruptions_do_not_show(
+    made, tmp_path):
+  corpus, verifier = made
+  run = lambda name, log: distill.distill(
+      corpus, verifier, str(tmp_path / name), chunk=40, batch=8, log=log)
+  run('whole', lambda line: None)
+
+  def stop(line):
+    raise KeyboardInterrupt
+
+  with pytest.raises(KeyboardInterrupt):
+    run('cut', stop)
+  assert not (tmp_path / 'cut' / 'train.jsonl').exists()
+  said = []
+  run('cut', said.append)
+  whole = (tmp_path / 'whole' / 'train.jsonl').read_text()
+  assert (tmp_path / 'cut' / 'train.jsonl').read_text() == whole
+  assert len(said) == -(-len(whole.splitlines()) // 40) - 1
+  assert 'left' in said[0]
+
+  lines = lines_of(tmp_path / 'whole' / 'train.jsonl')
+  old = {line['id']: line for line in corpus.lines('train')}
+  assert {line['id'] for line in lines} == set(old)
+  lm, params, _ = native.load(verifier)
+  for line in lines[:3]:
+    assert line['en'] == old[line['id']]['en']
+    widest = [w for w in corpus.buckets
+              if len(corpus.vocabulary.encode(line['en'])) <= w][0]
+    want = quality.translate(lm, params, corpus.vocabulary, [line['en']],
+                             width=widest, max_length=min(2 * widest, 128),
+                             batch=1)
+    assert [line['de']] == want
+  assert lines_of(tmp_path / 'whole' / 'test.jsonl') == corpus.lines('test')
+
+
+def test_another_call_or_vocabulary_is_refused(made, tmp_path):
+  corpus, verifier = made
+  output = str(tmp_path / 'out')
+  distill.distill(corpus, verifier, output, sentences=2, log=lambda line: None)
+  before = (tmp_path / 'out' / 'train.jsonl').read_bytes()
+  with pytest.raises(ValueError, match='another call'):
+    distill.distill(corpus, verifier, output, sentences=3)
+  assert (tmp_path / 'out' / 'train.jsonl').read_bytes() == before
+  other = tinypair.write(tmp_path / 'other', tinypair.make_vocabulary(
+      tmp_path, 511), 0)
+  with pytest.raises(ValueError, match='vocabularies'):
+    distill.distill(corpus, str(other), str(tmp_path / 'new'))
+  assert not (tmp_path / 'new').exists()
