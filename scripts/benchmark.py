@@ -11,27 +11,30 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import importlib.metadata
 import os
 import platform
-import sys
 import time
+from typing import Sequence
 
+import _cli
 import jax
 import numpy as np
 
 from spec_cascades.checkpoints import huggingface
 from spec_cascades.evaluation import benchmarks
+from spec_cascades.evaluation import timing
 
 DIMS = {'small': benchmarks.SMALL, 'large': benchmarks.LARGE}
 WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8)
 
 
 def header() -> str:
-  """Device, versions, date and load: what a figure depends on."""
-  device = jax.devices()[0]
-  return (f'{datetime.date.today()}  {device.platform} {device.device_kind}  '
-          f'{os.cpu_count()} cores  load {os.getloadavg()[0]:.1f}  '
-          f'jax {jax.__version__}  Python {platform.python_version()}')
+  """Machine, versions, date and load: what a figure depends on."""
+  version = importlib.metadata.version
+  return (f'{datetime.date.today()}  {timing.machine()}  {timing.device()}  '
+          f'load {os.getloadavg()[0]:.1f}  jax {version("jax")}  '
+          f'flax {version("flax")}  Python {platform.python_version()}')
 
 
 def steps(args) -> None:
@@ -128,22 +131,55 @@ def peers(args) -> None:
         f'{100 * same:.0f} % of the tokens agree')
 
 
-def main() -> int:
-  parser = argparse.ArgumentParser(
+def shipped(args) -> None:
+  """Greedy speculative decoding with the shipped pair, against p alone."""
+  for gamma in args.gammas:
+    found = benchmarks.lossless_pair(gamma, args.runs)
+    same = sum(a == b for a, b in zip(found.alone, found.speculative))
+    rounds = sum(x['rounds'] for x in found.stats)
+    total = {k: sum(x[k] for x in found.stats) for k in ('accepted', 'drafted')}
+    emitted = sum(map(len, found.speculative))
+    print(f'gamma {gamma}: {same} of {len(found.alone)} outputs are the '
+          f"verifier's, token for token; {emitted / rounds:.2f} tokens a "
+          f'verifier call, {total["accepted"] / total["drafted"]:.2f} of the '
+          'drafts accepted')
+    print(f'  all sentences: alone {found.seconds_alone}, speculative '
+          f'{found.seconds_speculative}: {found.speedup:.2f}x '
+          f'[{found.low:.2f}, {found.high:.2f}] (median and extremes of '
+          f'{args.runs} passes)')
+
+
+COMMANDS = {'steps': steps, 'speedup': speedup, 'peers': peers,
+            'shipped': shipped}
+
+
+def main(args: Sequence[str]) -> None:
+  parser = _cli.Parser(
       description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument('what', choices=['steps', 'speedup', 'peers'])
-  parser.add_argument('--dims', choices=DIMS, default='large')
+  parser.add_argument('what', choices=COMMANDS)
+  parser.add_argument('--dims', choices=DIMS, default='large',
+                      help='of steps, speedup (the verifier) and peers')
   parser.add_argument('--runs', type=int, default=5)
-  parser.add_argument('--gamma', type=int, default=5)
-  parser.add_argument('--rate', type=float, default=0.75)
-  parser.add_argument('--tokens', type=int, default=48)
-  args = parser.parse_args()
+  parser.add_argument('--gamma', type=int, default=5, help='of speedup')
+  parser.add_argument('--rate', type=float, default=0.75,
+                      help='forced acceptance of speedup')
+  parser.add_argument('--tokens', type=int, default=48,
+                      help='decoded, of speedup and peers')
+  parser.add_argument('--gammas', type=int, nargs='+', default=[2, 3, 4, 5],
+                      help='of shipped')
+  flags = parser.parse_args(args)
+  for name in ('runs', 'gamma', 'tokens'):
+    if getattr(flags, name) < 1:
+      raise ValueError(f'Got --{name} {getattr(flags, name)}; allowed: 1 or '
+                       'more.')
+  if min(flags.gammas) < 1 or not 0 <= flags.rate <= 1:
+    raise ValueError(f'Got --gammas {flags.gammas} --rate {flags.rate}; '
+                     'allowed: gammas from 1, a rate in [0, 1].')
   print(header())
   began = time.time()
-  {'steps': steps, 'speedup': speedup, 'peers': peers}[args.what](args)
+  COMMANDS[flags.what](flags)
   print(f'took {time.time() - began:.0f} s')
-  return 0
 
 
 if __name__ == '__main__':
-  sys.exit(main())
+  _cli.run(main)

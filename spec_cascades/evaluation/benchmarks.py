@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-import time
 from typing import Any, Callable
 
 import jax
@@ -20,7 +19,12 @@ from spec_cascades import types
 from spec_cascades import warp
 from spec_cascades.drafters import chain
 from spec_cascades.drafters import null
+from spec_cascades.evaluation import examples
+from spec_cascades.evaluation import pairs
+from spec_cascades.evaluation import points
+from spec_cascades.evaluation import programs
 from spec_cascades.evaluation import text
+from spec_cascades.evaluation import timing
 from spec_cascades.models import t5
 from spec_cascades import verify
 
@@ -37,17 +41,15 @@ class Spread:
             f'[{1e3 * self.low:.2f}, {1e3 * self.high:.2f}]')
 
 
-def timed(programs: dict[str, Callable[[], Any]],
+def timed(calls: dict[str, Callable[[], Any]],
           runs: int = 7) -> dict[str, Spread]:
   """Seconds of each program: one run to warm up, then `runs` in turn."""
-  for program in programs.values():
-    jax.block_until_ready(program())
-  seconds = {name: [] for name in programs}
+  for call in calls.values():
+    jax.block_until_ready(call())
+  seconds = {name: [] for name in calls}
   for _ in range(runs):
-    for name, program in programs.items():
-      began = time.perf_counter()
-      jax.block_until_ready(program())
-      seconds[name].append(time.perf_counter() - began)
+    for name, call in calls.items():
+      seconds[name].append(timing.timed(call)[0])
   return {name: Spread(statistics.median(all_), min(all_), max(all_))
           for name, all_ in seconds.items()}
 
@@ -154,3 +156,62 @@ def analytic_speedup(tokens_per_round: float, *, verifier_one: float,
   """
   return tokens_per_round * verifier_one / (
       drafter_steps * drafter_one + verifier_block)
+
+
+@dataclasses.dataclass(frozen=True)
+class Lossless:
+  """Greedy outputs and seconds of the verifier alone and with a drafter.
+
+  Attributes:
+    alone: Token ids of each sentence, decoded by the verifier alone.
+    speculative: The same, drafted and verified.
+    stats: Counters of each speculative decode.
+    seconds_alone: Of one pass over all sentences.
+    seconds_speculative: The same.
+    speedup: Median over passes of the ratio of the two; `low` and `high` are
+      its extremes.
+  """
+  alone: list[list[int]]
+  speculative: list[list[int]]
+  stats: list[dict[str, Any]]
+  seconds_alone: Spread
+  seconds_speculative: Spread
+  speedup: float
+  low: float
+  high: float
+
+
+def lossless_pair(gamma: int, runs: int, *, pair: pairs.Pair | None = None,
+                  limit: int | None = None) -> Lossless:
+  """Decodes the embedded sentences at temperature 0, batch 1, interleaved.
+
+  Args:
+    gamma: Draft length.
+    runs: Passes over the sentences.
+    pair: Models; the shipped ones if None.
+    limit: Take the first so many sentences; None takes all.
+  """
+  pair = pair or pairs.load()
+  curve = points.Curve(targets.Lossless, temperatures=(0.0,))
+  grid = [p for p in points.expand([curve], gamma=gamma)
+          if p.model == points.VERIFIER]
+  rows = [examples.encode(pair.vocabulary, x.source, pair.max_input_length)
+          for x in examples.read(limit=limit)]
+  buckets = [programs.Bucket(-(-max(map(len, rows)) // 16) * 16, 72)]
+  prompts = programs.prompts(rows, buckets, seed=0)
+  made = programs.Programs(pair, [curve])
+  for point in grid:
+    made.compile(point, *prompts[0])
+  seconds = [[0.0] * runs for _ in grid]
+  outputs = [[] for _ in grid]
+  for run in range(runs):
+    for example, i in timing.interleaved(len(rows), len(grid), seed=run):
+      took, state = timing.timed(made.call, grid[i], *prompts[example])
+      seconds[i][run] += took
+      if run == 0:
+        outputs[i].append(programs.stats_of(state))
+  spread = lambda s: Spread(statistics.median(s), min(s), max(s))
+  ratios = [a / b for a, b in zip(*seconds)]
+  return Lossless([x[0] for x in outputs[0]], [x[0] for x in outputs[1]],
+                  [x[2] for x in outputs[1]], *map(spread, seconds),
+                  statistics.median(ratios), min(ratios), max(ratios))

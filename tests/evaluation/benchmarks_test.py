@@ -1,0 +1,47 @@
+"""What the benchmarks compute; what they measure is not tested here."""
+import numpy as np
+import pytest
+
+from spec_cascades.evaluation import benchmarks
+from spec_cascades.evaluation import pairs
+from spec_cascades.models import t5
+
+TINY = t5.T5Config(vocab_size=128, emb_dim=16, num_heads=2, head_dim=8,
+                   num_encoder_layers=1, num_decoder_layers=1, mlp_dim=16)
+
+
+@pytest.mark.parametrize('rate', [0.0, 0.3, 0.75, 1.0])
+def test_expected_tokens_sum_the_geometric_law(rate):
+  """One token, and one more for every run of acceptances that reaches it."""
+  want = sum(rate**k for k in range(5 + 1))
+  assert benchmarks.expected_tokens(rate, 5) == pytest.approx(want)
+
+
+def test_the_analytic_speedup_counts_each_part_once():
+  got = benchmarks.analytic_speedup(3.0, verifier_one=10.0, verifier_block=12.0,
+                                    drafter_steps=4, drafter_one=0.75)
+  assert got == 3 * 10 / (12 + 4 * 0.75)
+
+
+def test_forced_decodes_emit_what_was_asked_at_the_rate():
+  models = [benchmarks.Loaded.random(TINY, seed) for seed in (0, 1)]
+  state = benchmarks.decode_program(*models, 3, rate=1.0, new_tokens=16)()
+  assert int(state.stats.emitted[0]) == 16 and int(state.stats.rounds[0]) == 4
+  state = benchmarks.decode_program(*models, 3, rate=0.0, new_tokens=16)()
+  assert int(state.stats.rounds[0]) == 16
+
+
+def test_steps_are_timed_per_step():
+  model = benchmarks.Loaded.random(TINY)
+  found = benchmarks.step_seconds(model, (1, 3), steps=4, runs=2)
+  assert set(found) == {1, 3}
+  assert all(0 < s.low <= s.median <= s.high for s in found.values())
+
+
+def test_lossless_outputs_are_the_verifiers(pair_dir):
+  pair = pairs.load(str(pair_dir / 'verifier'), str(pair_dir / 'drafter'))
+  short = benchmarks.lossless_pair(2, 2, pair=pair, limit=3)
+  assert short.alone == short.speculative and len(short.alone) == 3
+  assert all(x['accepted'] <= x['drafted'] for x in short.stats)
+  np.testing.assert_allclose(
+      short.speedup, np.mean([short.low, short.high]), rtol=1e-6)
