@@ -1,15 +1,18 @@
 """Measures quality and latency of rules at thresholds; draws the frontier.
 
-Example:
+Examples:
   python scripts/sweep.py --gin_file=gin/sweeps/quickstart.gin
+  python scripts/sweep.py --config=configs/gammas.py
 The same command goes on where a sweep was stopped.
 """
 from __future__ import annotations
 
 import argparse
 import functools
+import importlib.util
+import pathlib
 import sys
-from typing import Sequence
+from typing import Any, Sequence
 
 import _cli
 
@@ -19,15 +22,60 @@ def main(args: Sequence[str]) -> None:
       description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
       epilog='Any name in the gin file can be set with --gin.NAME=VALUE, for '
       'example --gin.OUTPUT_DIR=runs/other --gin.EXAMPLES=50')
-  parser.add_argument('--gin_file', action='append', required=True,
-                      metavar='FILE', help='may be given more than once')
+  group = parser.add_mutually_exclusive_group(required=True)
+  group.add_argument('--gin_file', action='append', metavar='FILE',
+                     help='may be given more than once')
+  group.add_argument('--config', metavar='FILE',
+                     help='Python with get_sweep(): several sweeps in turn')
   flags, bindings = _cli.parse(parser, args)
-  from spec_cascades.evaluation import sweep  # pylint: disable=g-import-not-at-top
-  _cli.configure(flags.gin_file, bindings)
-  run = sweep.Run(_cli.call(sweep.Sweep))
+  jobs = [(flags.gin_file, bindings)]
+  if flags.config:
+    if any(item.startswith('OUTPUT_DIR ') for item in bindings):
+      raise ValueError('Got OUTPUT_DIR beside --config, which gives each sweep '
+                       'its own; leave it out.')
+    jobs = [(files, [*own, *bindings])
+            for files, own in several(pathlib.Path(flags.config))]
+  # All are checked before the first one compiles anything.
+  for run in [checked(files, bindings) for files, bindings in jobs]:
+    measure(run)
 
+
+def several(path: pathlib.Path) -> list[tuple[Sequence[str], list[str]]]:
+  """Gin files and bindings of each sweep that a configuration names.
+
+  Raises:
+    ValueError: The file is not there or is no configuration, or two sweeps
+      have one name.
+  """
+  path = next((p for p in (path, _cli.ROOT / path) if p.is_file()), None)
+  if path is None:
+    raise ValueError('No such --config; those that exist are in configs/.')
+  spec = importlib.util.spec_from_file_location(path.stem, path)
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  if not hasattr(module, 'get_sweep'):
+    raise ValueError(f'{path} has no get_sweep(); see configs/gammas.py.')
+  sweeps = module.get_sweep()
+  names = [name for name, *_ in sweeps]
+  if not names or len(set(names)) < len(names):
+    raise ValueError(f'{path} names the sweeps {", ".join(names) or "not one"};'
+                     ' give each a name of its own.')
+  return [(files, [f'OUTPUT_DIR = {f"runs/{path.stem}/{name}"!r}', *own])
+          for name, files, own in sweeps]
+
+
+def checked(files: Sequence[str], bindings: Sequence[str]) -> Any:
+  """A sweep that is ready to run."""
+  from spec_cascades.evaluation import sweep  # pylint: disable=g-import-not-at-top
+  _cli.configure(files, bindings)
+  return sweep.Run(_cli.call(sweep.Sweep))
+
+
+def measure(run: Any) -> None:
+  """Runs a sweep, shows its progress, and writes its report."""
   import tqdm  # pylint: disable=g-import-not-at-top
   from spec_cascades.evaluation import report  # pylint: disable=g-import-not-at-top
+  from spec_cascades.evaluation import sweep  # pylint: disable=g-import-not-at-top
   print(f'{len(run.points)} points on {len(run.examples)} texts -> '
         f'{run.directory}', flush=True)
   done = run(functools.partial(

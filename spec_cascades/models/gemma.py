@@ -310,10 +310,8 @@ class Gemma:
 
   def pack(self, params: dict[str, Any]) -> dict[str, Any]:
     """Checkpoint layout -> decode layout, matrices in activations' dtype."""
-    cfg = self.config
-    narrow = lambda x: jnp.asarray(x, cfg.dtype if x.ndim == 2 else None)
-    return layers.pack(jax.tree.map(narrow, params),
-                       tied=cfg.logits_via_embedding)
+    return layers.pack(layers.narrowed(params, self.config.dtype),
+                       tied=self.config.logits_via_embedding)
 
   def init(self, params: Any, prompt: types.Prompt,
            capacity: int) -> cache_lib.Cache:

@@ -81,6 +81,13 @@ def pack(params: dict[str, Any], backend: str | None = None, *,
   return out
 
 
+def narrowed(params: dict[str, Any], dtype: Any) -> dict[str, Any]:
+  """Kernels and embeddings in `dtype`; norms and biases as they are."""
+  matrix = lambda path: path[-1].key in ('kernel', 'embedding')
+  return jax.tree_util.tree_map_with_path(
+      lambda path, x: jnp.asarray(x, dtype if matrix(path) else None), params)
+
+
 def _pack_table(table: Float[Array, 'V E'], backend: str) -> dict[str, Any]:
   """An embedding, which is [out, in] already, and a head's weight if tied."""
   table = jnp.asarray(table)
@@ -127,7 +134,7 @@ def logits(x: Float[Array, '*rows in'],
   A bfloat16 weight is read as it is if x is bfloat16, too: the products are
   exact in float32, and a float32 copy of a large head would cost more.
   """
-  dtype = jnp.promote_types(x.dtype, weight.array.dtype)
+  dtype = x.dtype if x.dtype == weight.array.dtype else jnp.float32
   return linear(x.astype(dtype), weight, dtype=jnp.float32)
 
 

@@ -350,8 +350,9 @@ class T5:
     return self.module.init(key, token, token)['params']
 
   def pack(self, params: dict[str, Any]) -> dict[str, Any]:
-    """Checkpoint layout -> decode layout of the default backend."""
-    return layers.pack(params, tied=self.config.logits_via_embedding)
+    """Checkpoint layout -> decode layout, matrices in activations' dtype."""
+    return layers.pack(layers.narrowed(params, self.config.dtype),
+                       tied=self.config.logits_via_embedding)
 
   def init(self, params: Any, prompt: types.Prompt,
            capacity: int) -> cache_lib.Cache:

@@ -9,9 +9,10 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 FILES = sorted((ROOT / 'gin').rglob('*.gin'))
 sys.path.insert(0, str(ROOT / 'scripts'))
 import _cli  # noqa: E402
+import sweep  # noqa: E402
 
 from spec_cascades.evaluation import points  # noqa: E402
-from spec_cascades.evaluation import sweep  # noqa: E402
+from spec_cascades.evaluation import sweep as sweep_lib  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +33,7 @@ def test_files_parse_and_say_what_they_do(path):
 def test_the_quickstart_has_twenty_points():
   _cli.configure(['gin/sweeps/quickstart.gin'],
                  ["OUTPUT_DIR = 'x'", 'EXAMPLES = 7'])
-  made = _cli.call(sweep.Sweep)
+  made = _cli.call(sweep_lib.Sweep)
   assert made.output_dir == 'x' and made.examples == 7
   grid = points.expand(made.curves, gamma=made.gamma)
   assert len(grid) == 20 and {p.temperature for p in grid} == {0., 1.}
@@ -47,3 +48,33 @@ def test_values_may_be_words():
       '--gin.E=None', "--gin.F='q'"])
   assert bindings == ["A = 'runs/x y'", 'B = 3', 'C = (1, 2)', 'D = @f()',
                       'E = None', "F = 'q'"]
+
+
+@pytest.mark.parametrize('path', sorted((ROOT / 'configs').glob('*.py')),
+                         ids=lambda p: p.name)
+def test_configurations_name_sweeps_that_exist(path):
+  head = path.read_text(encoding='utf-8')
+  assert f'--config=configs/{path.name}' in head and 'Result:' in head
+  folders = set()
+  for files, bindings in sweep.several(path):
+    _cli.configure(files, bindings)
+    made = _cli.call(sweep_lib.Sweep)
+    assert made.curves and pathlib.Path(made.output_dir).parts[:2] == (
+        'runs', path.stem)
+    folders.add(made.output_dir)
+  assert len(folders) > 1
+
+
+@pytest.mark.parametrize('content,message', [
+    (None, 'No such --config'), ('x = 1', 'no get_sweep'),
+    ('get_sweep = lambda: []', 'not one'),
+    ("get_sweep = lambda: [('a', (), ()), ('a', (), ())]", 'its own')])
+def test_unusable_configurations_are_refused(
+    tmp_path, content, message):
+  path = tmp_path / 'config.py'
+  if content is not None:
+    path.write_text(content)
+  with pytest.raises(ValueError, match=message):
+    sweep.several(path)
+  with pytest.raises(ValueError, match='own; leave it out'):
+    sweep.main([f'--config={path}', '--gin.OUTPUT_DIR=x'])
