@@ -20,6 +20,15 @@ class Parser(argparse.ArgumentParser):
     raise ValueError(f'{message}; see --help.')
 
 
+def gin_parser(doc: str) -> Parser:
+  """A parser whose only flag is --gin_file; `doc` is the script's docstring."""
+  parser = Parser(description=doc,
+                  formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument('--gin_file', action='append', required=True,
+                      metavar='FILE', help='may be given more than once')
+  return parser
+
+
 def run(main: Callable[[Sequence[str]], None]) -> None:
   """Calls main; input that can't be used ends in one line and exit code 2."""
   name = pathlib.Path(sys.argv[0]).name

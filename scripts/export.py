@@ -5,17 +5,13 @@ Example:
 """
 from __future__ import annotations
 
-import argparse
 from typing import Sequence
 
 import _cli
 
 
 def main(args: Sequence[str]) -> None:
-  parser = argparse.ArgumentParser(
-      description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument('--gin_file', action='append', required=True,
-                      metavar='FILE', help="the training run's")
+  parser = _cli.gin_parser(__doc__)
   parser.add_argument('--output', required=True, help='the directory to write')
   flags, bindings = _cli.parse(parser, args)
   from spec_cascades.training import export  # pylint: disable=g-import-not-at-top

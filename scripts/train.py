@@ -5,18 +5,13 @@ Example:
 """
 from __future__ import annotations
 
-import argparse
 from typing import Sequence
 
 import _cli
 
 
 def main(args: Sequence[str]) -> None:
-  parser = argparse.ArgumentParser(
-      description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument('--gin_file', action='append', required=True,
-                      metavar='FILE', help='may be given more than once')
-  flags, bindings = _cli.parse(parser, args)
+  flags, bindings = _cli.parse(_cli.gin_parser(__doc__), args)
   from spec_cascades.training import loop  # pylint: disable=g-import-not-at-top
   _cli.configure(flags.gin_file, bindings)
   _cli.call(loop.train)
