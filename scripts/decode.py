@@ -83,7 +83,8 @@ def main(args: Sequence[str]) -> None:
   for i, tokens in enumerate(inputs):
     output = ''
     for number, step in enumerate(translator(tokens, i) if tokens else (), 1):
-      faults += [step.fault] if step.fault else []
+      if step.fault:
+        faults.append(f'line {i + 1} stopped in round {step.fault}')
       output += step.text
       if not flags.trace:
         print(step.text, end='', flush=True)
@@ -91,7 +92,8 @@ def main(args: Sequence[str]) -> None:
         print(painter.line(number, step), flush=True)
     print(output if flags.trace else '', flush=True)
   if faults:
-    raise ValueError(faults[0])
+    raise ValueError(f'Non-finite logits: {", ".join(faults)}; the output ends '
+                     'there. Check the weights.')
 
 
 if __name__ == '__main__':

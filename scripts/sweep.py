@@ -30,13 +30,14 @@ def main(args: Sequence[str]) -> None:
   flags, bindings = _cli.parse(parser, args)
   jobs = [(flags.gin_file, bindings)]
   if flags.config:
-    if any(item.startswith('OUTPUT_DIR ') for item in bindings):
-      raise ValueError('Got OUTPUT_DIR beside --config, which gives each sweep '
-                       'its own; leave it out.')
     jobs = [(files, [*own, *bindings])
             for files, own in several(pathlib.Path(flags.config))]
   # All are checked before the first one compiles anything.
-  for run in [checked(files, bindings) for files, bindings in jobs]:
+  runs = [checked(files, bindings) for files, bindings in jobs]
+  if len({run.directory for run in runs}) < len(runs):
+    raise ValueError('Two sweeps of --config would share one OUTPUT_DIR; leave '
+                     'it out: each has its own.')
+  for run in runs:
     measure(run)
 
 
@@ -53,7 +54,7 @@ def several(path: pathlib.Path) -> list[tuple[Sequence[str], list[str]]]:
   spec = importlib.util.spec_from_file_location(path.stem, path)
   module = importlib.util.module_from_spec(spec)
   spec.loader.exec_module(module)
-  if not hasattr(module, 'get_sweep'):
+  if 'get_sweep' not in vars(module):
     raise ValueError(f'{path} has no get_sweep(); see configs/gammas.py.')
   sweeps = module.get_sweep()
   names = [name for name, *_ in sweeps]

@@ -33,9 +33,9 @@ def interval(name: str, value: Any, low: float, high: float, *,
                      f'one number per row, here ({batch},).')
   bad = ~((numbers >= low) & (numbers <= high)) | (above & (numbers == low))
   if bad.any():
-    row = np.argmax(bad)
-    where = f' in row {row}' if numbers.ndim else ''
-    raise ValueError(f'{name} is {numbers.flat[row]}{where}; allowed: '
+    place = np.unravel_index(np.argmax(bad), bad.shape)
+    where = f' in row {place[0]}' if numbers.ndim else ''
+    raise ValueError(f'{name} is {numbers[place]}{where}; allowed: '
                      f'{"above " * above}{low:g} to {high:g}. {hint}'.rstrip())
 
 
@@ -76,9 +76,12 @@ def prompt_rows(prompt: Any, max_length: int, vocab_size: int) -> None:
   for name in ('prefix', 'inputs'):
     tokens = getattr(prompt, name)
     if tokens is not None:
-      interval(f'Token of {name}', np.asarray(tokens).ravel(), 0,
-               vocab_size - 1, hint='Check that text and model share a '
-               'vocabulary.')
+      interval(f'Token of {name}', tokens, 0, vocab_size - 1,
+               hint='Check that text and model share a vocabulary.')
+  if prompt.inputs is not None:
+    interval('Tokens of inputs (0 is padding)',
+             (np.asarray(prompt.inputs) > 0).sum(1), 1, prompt.inputs.shape[1],
+             hint='Give each row a text.')
 
 
 def draft(spec: Any, proposed: Any, target: Any) -> None:
@@ -116,6 +119,6 @@ def call(spec: Any, prompt: Any, keys: Any, target: Any, warp: Any) -> None:
 
 
 def faults(state: Any) -> list[str]:
-  """One line per row that stopped at non-finite logits."""
-  return [f'Row {row} stopped in round {fault - 1}: non-finite logits.'
+  """One line per row that stopped at non-finite logits; rounds start at 1."""
+  return [f'Row {row} stopped in round {fault}: non-finite logits.'
           for row, fault in enumerate(np.asarray(state.fault)) if fault]

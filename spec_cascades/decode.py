@@ -84,7 +84,7 @@ class GenSpecSample:
     p = warp(logits)
     fused = target(draft.prediction, p)
     verdict = jax.vmap(self.verify)(verify, draft, p, fused.pi)
-    broken = _broken(draft, logits, target.uses_q) & ~state.done
+    broken = _broken(draft, logits) & ~state.done
     live = ~state.done & ~broken
 
     cut, new, over = jax.vmap(_cut, (0, 0, None, 0))(
@@ -178,6 +178,8 @@ def stream(spec: GenSpecSample, params: Any, draft_params: Any,
   `Round.state` may be read until the next round is asked for.
   """
   check.call(spec, prompt, keys, target, warp)
+  # What `step` would refuse is refused before `init` is compiled.
+  jax.eval_shape(run, spec, params, draft_params, prompt, keys, target, warp)
   state = _init(spec, params, draft_params, prompt, keys)
   state = jax.tree.map(jnp.copy, state)      # it holds the caller's own arrays
   before = jax.device_get((state.lengths, state.stats))
@@ -219,10 +221,10 @@ def round_keys(keys: Key[Array, 'B'],
   return tuple(jax.vmap(split, out_axes=1)(keys, rounds))
 
 
-def _broken(draft, logits, uses_q):
+def _broken(draft, logits):
   """Rows with NaN, +inf or nothing but -inf at a node that may be visited.
 
-  Of q, the row that a node was drawn from counts.
+  Rows of q that nobody computed are zeros, so they count as finite.
   """
   node = jnp.arange(logits.shape[1])[None]
   visited = (draft.tree.parents >= 0) | (node == 0)
@@ -232,8 +234,7 @@ def _broken(draft, logits, uses_q):
     drawn = jax.vmap(lambda law, *at: law[at])(
         q.probs, parent, draft.tree.tokens)
     finite &= jnp.isfinite(drawn) | (node == 0)
-    if uses_q:
-      finite &= jnp.take_along_axis(_finite(q.logits), parent, 1)
+    finite &= _finite(q.logits)
   return jnp.any(visited & ~finite, 1)
 
 

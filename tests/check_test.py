@@ -80,6 +80,11 @@ def test_empty_and_overlong_rows(lengths, match):
     (dict(key_rows=3), 'prefix 2, prefix_lengths 2, keys 3'),
     (dict(given=types.Prompt(jnp.full((2, 3), 7), jnp.full(2, 3))),
      'Token of prefix is 7 in row 0; allowed: 0 to 4'),
+    (dict(given=types.Prompt(jnp.ones((2, 3), jnp.int32).at[1, 2].set(9),
+                             jnp.full(2, 3))), 'prefix is 9 in row 1'),
+    (dict(given=types.Prompt(jnp.ones((2, 3), jnp.int32), jnp.full(2, 3),
+                             jnp.array([[1, 0], [0, 0]]))),
+     'Tokens of inputs .0 is padding. is 0 in row 1; allowed: 1 to 2'),
     (dict(given=types.Prompt(jnp.ones((2, 3), jnp.int32), jnp.full(2, 3),
                              jnp.full((2, 4), -2))), 'Token of inputs is -2')])
 def test_prompts(arguments, match):
@@ -112,6 +117,15 @@ def test_order_of_an_ngram():
 def test_misuse_is_an_error_at_trace_time(drafter, verifier, target, match):
   refused(match, traced=True, drafter=drafter, verifier=verifier,
           target=target)
+
+
+def test_streaming_compiles_nothing_before_it_refuses():
+  spec = decode.GenSpecSample(LM, chain.Chain(LM, 2, chain.Below(.5)), 9,
+                              verify.Block())
+  before = decode._init._cache_size(), decode._step._cache_size()
+  with pytest.raises(ValueError, match='Block does not support'):
+    next(decode.stream(spec, P, Q, prompt(2), keys(2), LOSSLESS, Warp()))
+  assert (decode._init._cache_size(), decode._step._cache_size()) == before
 
 
 def test_vocabularies_that_differ():

@@ -80,15 +80,26 @@ def test_a_row_with_non_finite_logits_stops_and_is_reported(bad):
   state = spec(p, None, prompts, keys(2), LOSSLESS, GREEDY)
   assert state.fault.tolist() == [2, 0] and state.lengths.tolist() == [4, 12]
   assert state.stats.rounds.tolist() == [1, 9]
-  assert check.faults(state) == ['Row 0 stopped in round 1: non-finite logits.']
+  assert check.faults(state) == ['Row 0 stopped in round 2: non-finite logits.']
 
 
 @pytest.mark.parametrize('temperature', [0., 1.])
-def test_a_drafter_with_non_finite_logits_is_reported(temperature):
-  """Where the rule reads q: a broken q would be half of pi."""
+@pytest.mark.parametrize('target', [LOSSLESS, targets.Chow(.4)], ids=str)
+def test_a_drafter_with_non_finite_logits_is_reported(target, temperature):
+  """Whatever the rule: argmax would hide the NaN at temperature 0."""
   spec = decode.GenSpecSample(LM, chain.Chain(LM, 2), 12, eos=-1)
-  state = spec(P, jnp.full_like(Q, np.nan), prompt(2), keys(2),
-               targets.Chow(.4), Warp(temperature))
+  state = spec(P, jnp.full_like(Q, np.nan), prompt(2), keys(2), target,
+               Warp(temperature))
+  assert state.fault.tolist() == [1, 1] and state.lengths.tolist() == [3, 3]
+
+
+def test_a_drafter_that_breaks_at_its_last_node_is_reported():
+  """The bonus of a rule that reads q is drawn there; nobody drafts from it."""
+  # After 2 3 comes 3; every q after that is NaN.
+  q = Q.at[2, 3].set(jnp.array([0., 0., 0., 99., 0.])).at[3, 3].set(np.nan)
+  spec = decode.GenSpecSample(LM, chain.Chain(LM, 1), 12, eos=-1)
+  state = spec(P.at[2, 3, 3].set(99.), q, prompt(2), keys(2),
+               targets.Chow(1.), Warp())
   assert state.fault.tolist() == [1, 1] and state.lengths.tolist() == [3, 3]
 
 

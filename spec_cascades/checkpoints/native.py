@@ -21,6 +21,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
+from spec_cascades.data import files
 from spec_cascades.evaluation import text
 from spec_cascades.models import t5
 
@@ -81,10 +82,11 @@ def save(directory: str | os.PathLike, lm: Any, params: Mapping[str, Any],
                 max_input_length=max_input_length,
                 config=dataclasses.asdict(lm.config), info=dict(info or {}))
   for name, shard in zip(weight_files(len(shards)), shards):
-    _write(directory / name, safetensors.numpy.save(shard))
+    files.write_atomically(directory / name, safetensors.numpy.save(shard))
   vocabulary = pathlib.Path(vocabulary_path).expanduser().read_bytes()
-  _write(directory / VOCABULARY, vocabulary)
-  _write(directory / CONFIG, (json.dumps(config, indent=2) + '\n').encode())
+  files.write_atomically(directory / VOCABULARY, vocabulary)
+  files.write_atomically(directory / CONFIG,
+                         json.dumps(config, indent=2) + '\n')
 
 
 def load(directory: str | os.PathLike) -> tuple[Any, Any, text.Vocabulary]:
@@ -252,9 +254,3 @@ def _file(directory: pathlib.Path, name: str) -> pathlib.Path:
     raise ValueError(f'No {name} in {directory}; a model directory holds '
                      f'{CONFIG}, {WEIGHTS} and {VOCABULARY}.')
   return path
-
-
-def _write(path: pathlib.Path, content: bytes) -> None:
-  partial = path.with_name(path.name + '.partial')
-  partial.write_bytes(content)
-  os.replace(partial, path)

@@ -12,6 +12,7 @@ import pathlib
 
 from spec_cascades.data import debian
 from spec_cascades.data import descriptions
+from spec_cascades.data import files
 from spec_cascades.data import libreoffice
 from spec_cascades.data import split
 
@@ -141,14 +142,6 @@ def summarise(
   return summary
 
 
-def _write_atomically(path: pathlib.Path, lines: Iterator[str]) -> None:
-  """Writes a file that is either complete or absent."""
-  partial = path.with_suffix('.partial')
-  with partial.open('w', encoding='utf-8') as f:
-    f.writelines(lines)
-  os.replace(partial, path)
-
-
 def write(
     corpus: Corpus,
     splits: Mapping[str, Sequence[Row]],
@@ -160,7 +153,7 @@ def write(
   directory.mkdir(parents=True, exist_ok=True)
   for name, rows in splits.items():
     lines = (json.dumps(x, ensure_ascii=False) + '\n' for x in rows)
-    _write_atomically(directory / f'{name}.jsonl', lines)
+    files.write_atomically(directory / f'{name}.jsonl', ''.join(lines))
   summary = {
       'corpus': corpus.name,
       'splits': summarise(corpus, splits),
@@ -172,7 +165,7 @@ def write(
       'provenance': dict(provenance or {}),
   }
   text = json.dumps(summary, indent=2, ensure_ascii=False)
-  _write_atomically(directory / 'summary.json', iter([text, '\n']))
+  files.write_atomically(directory / 'summary.json', text + '\n')
   return summary
 
 

@@ -28,6 +28,14 @@ class Curve:
   drafter: str = 'chain'
   name: str = ''
 
+  def __post_init__(self):
+    for name in ('alphas', 'temperatures'):
+      given = getattr(self, name)
+      if not (isinstance(given, (tuple, list))
+              and all(isinstance(x, (int, float)) for x in given)):
+        raise ValueError(f'Got {name}={given!r}; allowed: a tuple of numbers, '
+                         'such as (0.3,).')
+
 
 @dataclasses.dataclass(frozen=True)
 class Point:

@@ -73,6 +73,12 @@ class Programs:
                       self._target(point),
                       _warp(point.temperature, point.top_k, point.top_p))
 
+  def prepare(self, points: Iterable[points_lib.Point]) -> None:
+    """Puts rules and warps on the device, so that no timed call has to."""
+    for point in points:
+      jax.block_until_ready((self._target(point), _warp(
+          point.temperature, point.top_k, point.top_p)))
+
   def compile(self, point: points_lib.Point, bucket: Bucket, prompt: Any,
               keys: jax.Array) -> timing.CompileLog:
     """Runs a point twice, untimed; returns what had to be compiled."""

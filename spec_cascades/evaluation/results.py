@@ -10,14 +10,17 @@ import dataclasses
 import functools
 import hashlib
 import json
-import os
 import pathlib
 from typing import Any, Iterable
+
+from spec_cascades.data import files
 
 SCHEMA = 1
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 # Sources that decide which tokens come out.
-ENGINE = ('*.py', 'models/*.py', 'drafters/*.py', 'evaluation/text.py')
+ENGINE = ('*.py', 'models/*.py', 'drafters/*.py', 'checkpoints/native.py',
+          *(f'evaluation/{name}.py'
+            for name in ('text', 'programs', 'rules', 'examples', 'pairs')))
 
 
 def _column(doc: str, unit: str = '', *, measured: bool = False) -> Any:
@@ -92,7 +95,7 @@ class Record:
   example: int
   seconds: float
   tokens: list[int]
-  fault: int                    # round of the first non-finite logits, else 0
+  fault: int                    # round of non-finite logits, from 1, or 0
   stats: dict[str, Any]
   kind: str = 'example'
 
@@ -128,17 +131,7 @@ def row_from_json(line: str) -> Row:
 
 def write_rows(path: pathlib.Path, rows: Iterable[Row]) -> None:
   """Writes all rows at once: readers see the old file or the new one."""
-  write_atomically(path, ''.join(to_json(row) + '\n' for row in rows))
-
-
-def write_atomically(path: pathlib.Path, content: str) -> None:
-  """Replaces a text file in one step."""
-  partial = path.with_name(f'{path.name}.{os.getpid()}.partial')
-  with partial.open('w', encoding='utf-8') as file:
-    file.write(content)
-    file.flush()
-    os.fsync(file.fileno())
-  os.replace(partial, path)
+  files.write_atomically(path, ''.join(to_json(row) + '\n' for row in rows))
 
 
 def read_rows(path: pathlib.Path) -> list[Row]:

@@ -39,6 +39,7 @@ class Summary:
   comparisons: list[frontier.Comparison]
   equalities: list[Equality]
   compilations: Compilations
+  faults: list[str]
 
 
 def summarise(points: dict[str, points_lib.Point],
@@ -79,7 +80,10 @@ def summarise(points: dict[str, points_lib.Point],
     rows.append(_row(key, point, taken[key], samples[key], signature,
                      common, costs[key]))
   return Summary(rows, _compare(points, samples, base),
-                 _equalities(points, taken, base), compilations)
+                 _equalities(points, taken, base), compilations, [
+                     f'{point.label}, {examples[r.example].id}, round {r.fault}'
+                     for key, point in points.items() for r in taken[key]
+                     if r.fault])
 
 
 def _row(key, point, taken, sample, signature, common, cost) -> results.Row:

@@ -58,6 +58,13 @@ class Sweep:
   def __post_init__(self):
     if not isinstance(self.seed, int) or self.seed < 0:
       raise ValueError(f'Got seed={self.seed}; allowed: whole numbers from 0.')
+    if not isinstance(self.output_dir, str):
+      raise ValueError(f'Got output_dir={self.output_dir!r}; allowed: a path.')
+    if not (self.examples is None or isinstance(self.examples, int)):
+      raise ValueError(f'Got examples={self.examples!r}; allowed: a whole '
+                       'number from 1, or None for all.')
+    if not isinstance(self.top_k, int):
+      raise ValueError(f'Got top_k={self.top_k!r}; allowed: whole numbers.')
     for bucket in self.buckets:
       if len(bucket) != 2 or min(bucket) < 2:
         raise ValueError(f'Got the bucket {bucket}; allowed: pairs of an input '
@@ -76,14 +83,16 @@ class Run:
     self.examples = examples_lib.read(sweep.data, limit=sweep.examples)
     self.pair = pairs.load(sweep.verifier, sweep.drafter)
     self.buckets = [programs_lib.Bucket(*pair) for pair in sweep.buckets]
-    limit = min(self.pair.max_input_length, max(b.width for b in self.buckets))
-    self.rows = [examples_lib.encode(self.pair.vocabulary, x.source, limit,
-                                     what=f'Example {x.id}')
-                 for x in self.examples]
+    self.rows = [examples_lib.encode(
+        self.pair.vocabulary, x.source, self.pair.max_input_length,
+        what=f'Example {x.id}') for x in self.examples]
+    for row in self.rows:
+      programs_lib.bucket_of(len(row), self.buckets)
     self.inputs = self._inputs()
     self.points = {results.content_key(dict(self.inputs, point=_plain(p))): p
                    for p in points}
     self.configuration = dict(self.inputs, device=timing.device(),
+                              machine=timing.machine(), versions=versions(),
                               points=[_plain(p) for p in points])
     journal_lib.check(self.directory / JOURNAL, self.configuration)
     journal_lib.check_rows(self.directory / RESULTS, self.configuration)
@@ -152,6 +161,7 @@ class Run:
   def _compile(self, journal, programs, prompts, missing, bar) -> None:
     """Compiles and warms up each program that is still needed, once."""
     done = set()
+    programs.prepare(self.points[key] for key in {key for _, key in missing})
     for example, key in missing:
       point, (bucket, prompt, keys) = self.points[key], prompts[example]
       name = programs.name(point)

@@ -59,7 +59,7 @@ class Step:
   text: str                       # characters that are now complete
   pieces: tuple[stream.Piece, ...]
   drafted: int                    # tokens proposed
-  fault: str = ''                 # why the text ends here, if it must
+  fault: int = 0                  # the round of non-finite logits, from 1
 
 
 class Translator:
@@ -68,7 +68,11 @@ class Translator:
   def __init__(self, pair: pairs.Pair, settings: Settings, *,
                max_input_length: int | None = None):
     self._pair, self._settings = pair, settings
-    self.limit = min(pair.max_input_length, max_input_length or 10**9)
+    self.limit = pair.max_input_length
+    if max_input_length is not None:
+      check.interval('max_input_length', max_input_length, 1, self.limit,
+                     hint='The model was trained for no more.')
+      self.limit = max_input_length
 
   def encode(self, source: str, what: str = 'The input') -> list[int]:
     """Tokens of an input; ValueError if it is empty or too long."""
@@ -95,7 +99,7 @@ class Translator:
       new, origins = done.tokens[0], done.origins[0]
       yield Step(''.join(shown.add(t) for t in new),
                  tuple(stream.pieces(vocabulary, new, origins)),
-                 len(done.drafted[0]), ' '.join(check.faults(done.state)))
+                 len(done.drafted[0]), int(done.state.fault[0]))
     yield Step(shown.finish(), (), 0)
 
   def _target(self) -> Any:

@@ -6,6 +6,8 @@ compared with the verifier's own decoding.
 """
 from __future__ import annotations
 
+import hashlib
+import itertools
 import json
 import pathlib
 import shutil
@@ -15,6 +17,7 @@ from typing import Callable
 import numpy as np
 
 from spec_cascades.checkpoints import native
+from spec_cascades.data import files
 from spec_cascades.training import data
 from spec_cascades.training import quality
 
@@ -40,6 +43,9 @@ def distill(corpus: data.ParallelText, verifier: str, output: str, *,
   Raises:
     ValueError: The vocabularies differ, or `output` was begun by another call.
   """
+  if sentences is not None and sentences < 1:
+    raise ValueError(f'Got {sentences} sentences; allowed: 1 or more, or None '
+                     'for all.')
   lm, params, vocabulary = native.load(verifier)
   if vocabulary.model.serialized_model_proto() != (
       corpus.vocabulary.model.serialized_model_proto()):
@@ -48,8 +54,9 @@ def distill(corpus: data.ParallelText, verifier: str, output: str, *,
   folder = pathlib.Path(output).expanduser()
   folder.mkdir(parents=True, exist_ok=True)
   lines = _chosen(corpus, sentences, seed)
-  call = dict(verifier=native.digest(verifier), lines=len(lines), seed=seed,
-              chunk=chunk)
+  texts = json.dumps(lines, sort_keys=True).encode()
+  call = dict(verifier=native.digest(verifier), chunk=chunk,
+              lines=hashlib.sha256(texts).hexdigest())
   _claim(folder / 'call.json', call)
   for split in ('validation', 'test'):
     shutil.copy(pathlib.Path(corpus.directory).expanduser() / f'{split}.jsonl',
@@ -57,12 +64,12 @@ def distill(corpus: data.ParallelText, verifier: str, output: str, *,
   parts, began = range(0, len(lines), chunk), time.time()
   todo = [i for i in parts if not _part(folder, i).is_file()]
   for done, start in enumerate(todo, 1):
-    _write(_part(folder, start), _translated(
+    files.write_atomically(_part(folder, start), _translated(
         lm, params, corpus, lines[start:start + chunk], batch))
     left = (len(todo) - done) * (time.time() - began) / done
     log(f'{min(start + chunk, len(lines))}/{len(lines)} sentences  '
         f'left {left / 60:.0f} min')
-  _write(folder / 'train.jsonl', ''.join(
+  files.write_atomically(folder / 'train.jsonl', ''.join(
       _part(folder, i).read_text(encoding='utf-8') for i in parts))
 
 
@@ -73,7 +80,7 @@ def _chosen(corpus, sentences, seed):
   order = np.random.default_rng(seed).permutation(len(lines))
   fits = (lines[i] for i in order
           if len(encode(lines[i][corpus.source])) <= widest)
-  return [line for line, _ in zip(fits, range(sentences or len(lines)))]
+  return list(itertools.islice(fits, sentences))
 
 
 def _translated(lm, params, corpus, lines, batch):
@@ -96,14 +103,8 @@ def _claim(path, call):
   """Notes what makes this output; refuses another call's."""
   if path.is_file() and json.loads(path.read_text()) != call:
     raise ValueError(f'{path} is of another call; give another output.')
-  _write(path, json.dumps(call) + '\n')
+  files.write_atomically(path, json.dumps(call) + '\n')
 
 
 def _part(folder, start):
   return folder / f'train-{start:07d}.part.jsonl'
-
-
-def _write(path, content):
-  partial = path.with_name(path.name + '.partial')
-  partial.write_text(content, encoding='utf-8')
-  partial.replace(path)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from spec_cascades.checkpoints import native
 from spec_cascades.evaluation import examples
+from spec_cascades.evaluation import metrics
 from spec_cascades.training import loop
 from spec_cascades.training import quality
 
@@ -42,7 +43,7 @@ def export(run: loop.Run, output: str, *, dtype: str = 'bfloat16',
     found = quality.translate(lm, params, corpus.vocabulary, sources,
                               width=max(longest, *corpus.buckets, 1))
     figures[f'bleu_{name}'] = round(
-        quality.bleu(found, [target for _, target in chosen]), 2)
+        metrics.bleu(found, [target for _, target in chosen])[0], 2)
     log(f'{name}: BLEU {figures[f"bleu_{name}"]} on {len(chosen)} sentences')
   native.save(output, lm, params, pathlib.Path(
       corpus.vocabulary.path).expanduser(), dtype,

@@ -11,6 +11,7 @@ from spec_cascades import decode
 from spec_cascades import targets
 from spec_cascades import warp
 from spec_cascades.drafters import null
+from spec_cascades.evaluation import metrics
 from spec_cascades.evaluation import text
 from spec_cascades.training import data as data_lib
 
@@ -46,12 +47,6 @@ def translate(lm: Any, params: Any, vocabulary: text.Vocabulary,
     tokens = np.asarray(state.tokens)[:len(part)]
     out += [vocabulary.decode(row[1:]) for row in tokens]
   return out
-
-
-def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> float:
-  """Corpus BLEU (sacrebleu's defaults)."""
-  import sacrebleu  # pylint: disable=g-import-not-at-top
-  return sacrebleu.corpus_bleu(list(hypotheses), [list(references)]).score
 
 
 class Validation:
@@ -97,7 +92,7 @@ class Validation:
                       [source for source, _ in self.pairs],
                       width=max(self.corpus.buckets),
                       max_length=self.max_length, batch=self.batch)
-    return bleu(found, [target for _, target in self.pairs])
+    return metrics.bleu(found, [target for _, target in self.pairs])[0]
 
 
 def distinct_pairs(corpus: data_lib.ParallelText, split: str) -> list[Pair]:

@@ -22,10 +22,12 @@ class TrainState:
 def schedule(*, peak: float, warmup: int, total: int,
              cooldown: int) -> optax.Schedule:
   """Linear warm-up, 1/sqrt(step) decay, linear cool-down to 0 at `total`."""
+  rising = max(warmup, 1)
+
   def rate(step):
     step = jnp.asarray(step, jnp.float32) + 1
-    decay = jnp.sqrt(warmup / jnp.maximum(step, warmup))
-    rise = jnp.minimum(step / warmup, 1)
+    decay = jnp.sqrt(rising / jnp.maximum(step, rising))
+    rise = jnp.minimum(step / rising, 1)
     fall = jnp.clip((total - step + 1) / max(cooldown, 1), 0, 1)
     return peak * rise * decay * fall
   return rate

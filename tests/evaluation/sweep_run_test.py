@@ -107,7 +107,7 @@ def test_other_settings_are_refused_before_anything_happens(sweep, done):
 
 def test_inputs_that_do_not_fit_are_refused(sweep, tmp_path):
   for changes, what in (
-      (dict(buckets=((8, 20),)), 'takes at most 8'),
+      (dict(buckets=((8, 20),)), 'widest bucket takes 8'),
       (dict(data=str(tmp_path / 'none.tsv')), 'No evaluation set'),
       (dict(examples=0), 'Got 0 examples'),
       (dict(drafter='x'), 'No config.json')):

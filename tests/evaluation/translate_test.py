@@ -1,7 +1,10 @@
 """Decoding text: streaming shows what the loop decodes, with its origins."""
+import dataclasses
 import re
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from spec_cascades import decode
@@ -61,6 +64,21 @@ def test_inputs_are_checked(pair):
     translator.encode(' ', 'Line 2')
   with pytest.raises(ValueError, match='takes at most 9'):
     translator.encode(SOURCE * 3)
+
+
+@pytest.mark.parametrize('limit', [0, 129])
+def test_limits_of_inputs_are_the_models_at_most(pair, limit):
+  with pytest.raises(ValueError, match='max_input_length is'):
+    translate.Translator(pair, translate.Settings(), max_input_length=limit)
+
+
+def test_a_fault_names_its_round(pair):
+  broken = jax.tree.map(lambda x: x * np.nan, pair.verifier.checkpoint)
+  verifier = dataclasses.replace(pair.verifier, checkpoint=broken)
+  translator = translate.Translator(
+      dataclasses.replace(pair, verifier=verifier), translate.Settings())
+  first, *_ = translator(translator.encode(SOURCE))
+  assert first.fault == 1 and first.text == ''
 
 
 def test_traces_are_coloured_unless_told_not_to():

@@ -76,5 +76,8 @@ def test_unusable_configurations_are_refused(
     path.write_text(content)
   with pytest.raises(ValueError, match=message):
     sweep.several(path)
-  with pytest.raises(ValueError, match='own; leave it out'):
-    sweep.main([f'--config={path}', '--gin.OUTPUT_DIR=x'])
+
+
+def test_sweeps_of_a_configuration_do_not_share_a_folder():
+  with pytest.raises(ValueError, match='share one OUTPUT_DIR'):
+    sweep.main(['--config=configs/gammas.py', '--gin.OUTPUT_DIR=runs/x'])

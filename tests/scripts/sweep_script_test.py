@@ -13,7 +13,7 @@ from spec_cascades.evaluation import results
 from spec_cascades.evaluation import sweep as sweep_lib
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-EXAMPLES, POINTS = 60, 4
+EXAMPLES, POINTS = 60, 8
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 import os
 import pathlib
 
-from spec_cascades.evaluation import results
+from spec_cascades.data import files
 from spec_cascades.evaluation import summary as summary_lib
 from spec_cascades.evaluation.report import html
 from spec_cascades.evaluation.report import plot
@@ -19,5 +19,5 @@ def write(directory: pathlib.Path, summary: summary_lib.Summary, *,
   partial = directory / f'partial.{os.getpid()}.png'
   plot.write(partial, summary.rows)
   os.replace(partial, directory / PICTURE)
-  results.write_atomically(directory / PAGE, html.page(summary, title))
+  files.write_atomically(directory / PAGE, html.page(summary, title))
   return table.everything(summary)

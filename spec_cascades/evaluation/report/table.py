@@ -9,6 +9,7 @@ from spec_cascades.evaluation import summary as summary_lib
 
 Table = tuple[list[str], list[list[str]]]
 NONE = '-'
+SHOWN_FAULTS = 5
 
 
 def points(rows: Sequence[results.Row]) -> Table:
@@ -65,10 +66,12 @@ def notes(summary: summary_lib.Summary) -> list[str]:
   out.append(f'{cost.programs} XLA programs, compiled in {cost.seconds:.0f} s '
              'before the clock started; '
              f'{cost.while_timing} compiled while it ran.')
-  faults = sum(row.faults for row in summary.rows)
-  if faults:
-    out.append(f'{faults} decodes stopped at non-finite logits; see fault in '
-               'examples.jsonl.')
+  if summary.faults:
+    more = len(summary.faults) - SHOWN_FAULTS
+    out.append(f'{len(summary.faults)} decodes stopped at non-finite logits: '
+               + '; '.join(summary.faults[:SHOWN_FAULTS])
+               + (f'; and {more} more, see fault in examples.jsonl.'
+                  if more > 0 else '.'))
   out.append(f'BLEU: {first.signature}.')
   out.append(f'{first.device} ({first.machine}), batch {first.batch}, seed '
              f'{first.seed}, jax {first.versions["jax"]}.')
