@@ -15,7 +15,7 @@ LANGUAGES = ('en', 'de')
 _PROGRAMS = ('apt-get', 'dpkg')
 
 
-class SourceError(RuntimeError):
+class SourceError(OSError):
   """A corpus source could not be fetched or read; the message is one line."""
 
 

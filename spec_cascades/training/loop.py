@@ -64,12 +64,14 @@ class Run:
     recipe: Numbers of the run.
     init_from: Another run's model_dir, or a model directory, to start from; a
       shallower model is stacked. Random parameters if None.
+    teacher: A model directory; the loss is then KL to its predictions.
   """
   lm: Any
   corpus: data_lib.ParallelText
   model_dir: str
   recipe: Recipe = Recipe()
   init_from: str | None = None
+  teacher: str | None = None
 
 
 def train(run: Run, *, log: Callable[[str], None] = print
@@ -94,11 +96,13 @@ def train(run: Run, *, log: Callable[[str], None] = print
   optimizer = train_step.adafactor(train_step.schedule(
       peak=recipe.peak, warmup=recipe.warmup, total=recipe.steps,
       cooldown=recipe.cooldown))
-  update = train_step.Update(run.lm, optimizer, seed=recipe.seed)
+  teacher, guide = _teacher(run)
+  update = train_step.Update(run.lm, optimizer, seed=recipe.seed,
+                             teacher=teacher)
   options = ocp.CheckpointManagerOptions(max_to_keep=recipe.keep)
   with ocp.CheckpointManager(folder / 'checkpoints', options=options) as saves:
     state = _start(run, update, saves, log)
-    return _run(update, state, corpus, saves, recipe, folder, log)
+    return _run(update, state, guide, corpus, saves, recipe, folder, log)
 
 
 def _start(run, update, saves, log):
@@ -115,6 +119,18 @@ def _start(run, update, saves, log):
   log(f'starting from {run.init_from}')
   params = grow.stack(_source(run.init_from), run.lm.init_params(key))
   return update.init(params)
+
+
+def _teacher(run):
+  """The teacher and its parameters, on the device once; None without one."""
+  if run.teacher is None:
+    return None, None
+  lm, params, vocabulary = native.load(run.teacher)
+  if vocabulary.model.serialized_model_proto() != (
+      run.corpus.vocabulary.model.serialized_model_proto()):
+    raise ValueError(f'The vocabularies of {run.teacher} and of the corpus '
+                     'differ; a teacher must share its student\'s.')
+  return lm, jax.device_put(params)
 
 
 def _source(path):
@@ -152,7 +168,7 @@ class _Terminated:
     self.received = True
 
 
-def _run(update, state, corpus, saves, recipe, folder, log):
+def _run(update, state, teacher, corpus, saves, recipe, folder, log):
   terminated = _Terminated()
   step_fn = jax.jit(update, donate_argnums=0)
   score = quality.Validation(
@@ -161,20 +177,23 @@ def _run(update, state, corpus, saves, recipe, folder, log):
   step, since, losses = int(state.step), time.time(), []
   save = lambda: saves.save(step, args=ocp.args.StandardSave(state))
   while step < recipe.steps and not terminated.received:
-    state, metrics = step_fn(state, corpus.batch(step))
+    state, metrics = step_fn(state, corpus.batch(step), teacher)
     losses.append(metrics)
     step += 1
     if step % recipe.log_every == 0 or step == recipe.steps:
-      mean, count = _summary(losses)
+      mean, count, agreement = _summary(losses)
       if not math.isfinite(mean):
         raise ValueError(f'The loss is {mean} between steps '
                          f'{step - len(losses)} and {step}; the last good '
                          f'checkpoint is step {saves.latest_step()}.')
       elapsed = time.time() - since
       left = (recipe.steps - step) * elapsed / len(losses)
-      log(f'step {step}/{recipe.steps}  loss {mean:.3f}  '
+      agrees = ('' if agreement is None
+                else f'agreement {agreement:.3f}  ')
+      log(f'step {step}/{recipe.steps}  loss {mean:.3f}  {agrees}'
           f'{count / elapsed:.0f} tokens/s  left {left / 60:.0f} min')
-      _record(folder, step=step, loss=mean, tokens_per_second=count / elapsed)
+      _record(folder, step=step, loss=mean, agreement=agreement,
+              tokens_per_second=count / elapsed)
       since, losses = time.time(), []
     if step % recipe.eval_every == 0 or step == recipe.steps:
       began = time.time()
@@ -192,10 +211,12 @@ def _run(update, state, corpus, saves, recipe, folder, log):
 
 
 def _summary(losses):
-  """Mean loss per token and tokens of a list of metrics."""
-  counts = np.array([m['tokens'] for m in losses], np.float64)
-  values = np.array([m['loss'] for m in losses], np.float64)
-  return float((counts * values).sum() / counts.sum()), float(counts.sum())
+  """Mean loss per token, tokens, and mean agreement or None."""
+  column = lambda name: np.array([m[name] for m in losses], np.float64)
+  counts = column('tokens')
+  mean = lambda name: float((counts * column(name)).sum() / counts.sum())
+  agreement = mean('agreement') if 'agreement' in losses[0] else None
+  return mean('loss'), float(counts.sum()), agreement
 
 
 def _record(folder, **row):

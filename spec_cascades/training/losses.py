@@ -23,3 +23,28 @@ def cross_entropy(logits: Float[Array, 'B N V'], targets: Int[Array, 'B N'],
   score = jnp.take_along_axis(logits, targets[..., None], -1)[..., 0]
   loss = log_z - score + z_loss * jnp.square(log_z)
   return (loss * weight).sum(), weight.sum()
+
+
+def forward_kl(logits: Float[Array, 'B N V'], teacher: Float[Array, 'B N V'],
+               targets: Int[Array, 'B N'], *, z_loss: float = 0.0
+               ) -> tuple[Array, Array, Array]:
+  """Sum of KL(p || q) over the targets that are not padding, and their number.
+
+  Args:
+    logits: Of the student, q; float32.
+    teacher: Of the teacher, p; float32.
+    targets: Token ids; 0 is padding and carries no loss.
+    z_loss: Weight of the student's log(Z)^2.
+
+  Returns:
+    The summed loss in nats, the number of tokens, and the number of those where
+    both models rank the same token first: greedy drafts that are accepted.
+
+  Reference: Zhou et al. (2024), DistillSpec, https://arxiv.org/abs/2310.08461
+  """
+  weight = (targets > 0).astype(jnp.float32)
+  log_z = jax.nn.logsumexp(logits, -1)
+  log_p, log_q = jax.nn.log_softmax(teacher), logits - log_z[..., None]
+  loss = (jnp.exp(log_p) * (log_p - log_q)).sum(-1) + z_loss * jnp.square(log_z)
+  agree = (jnp.argmax(logits, -1) == jnp.argmax(teacher, -1)) & (targets > 0)
+  return (loss * weight).sum(), weight.sum(), agree.sum(dtype=jnp.float32)

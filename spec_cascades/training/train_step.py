@@ -40,14 +40,17 @@ def adafactor(learning_rate: Any) -> optax.GradientTransformation:
 
 
 class Update:
-  """(state, batch) -> (state, metrics) for teacher-forced cross-entropy.
+  """(state, batch) -> (state, metrics): teacher-forced cross-entropy, or KL.
+
+  With a `teacher`, the loss is KL(p || q) to its predictions for the same
+  prefixes. Its parameters are an argument of the call, in checkpoint layout.
 
   Hashed by identity: make one and jit it once.
   """
 
   def __init__(self, lm: Any, optimizer: optax.GradientTransformation, *,
-               z_loss: float = 1e-4, seed: int = 0):
-    self.lm, self.optimizer = lm, optimizer
+               z_loss: float = 1e-4, seed: int = 0, teacher: Any = None):
+    self.lm, self.optimizer, self.teacher = lm, optimizer, teacher
     self.z_loss, self.seed = z_loss, seed
 
   def init(self, params: Any) -> TrainState:
@@ -58,21 +61,45 @@ class Update:
 
     Dropout is on where `step` is given; its noise is a function of the step.
     """
+    total, count = losses.cross_entropy(
+        self._logits(params, batch, step), batch['targets'],
+        z_loss=0.0 if step is None else self.z_loss)
+    return total / jnp.maximum(count, 1), count
+
+  def distance(self, params: Any, batch: dict[str, jax.Array], *, step,
+               teacher: Any):
+    """Mean KL to the teacher, the number of tokens, the share that agrees."""
+    p = self.teacher.module.apply(
+        {'params': teacher}, batch['inputs'], batch['shifted'],
+        deterministic=True)
+    total, count, agree = losses.forward_kl(
+        self._logits(params, batch, step), p, batch['targets'],
+        z_loss=self.z_loss)
+    many = jnp.maximum(count, 1)
+    return total / many, (count, agree / many)
+
+  def _logits(self, params, batch, step):
     rngs = {}
     if step is not None:
       rngs['dropout'] = jax.random.fold_in(jax.random.key(self.seed), step)
-    logits = self.lm.module.apply(
+    return self.lm.module.apply(
         {'params': params}, batch['inputs'], batch['shifted'],
         deterministic=step is None, rngs=rngs)
-    total, count = losses.cross_entropy(
-        logits, batch['targets'], z_loss=0.0 if step is None else self.z_loss)
-    return total / jnp.maximum(count, 1), count
 
-  def __call__(self, state: TrainState, batch: dict[str, jax.Array]):
-    grad = jax.value_and_grad(self.loss, has_aux=True)
-    (loss, count), grads = grad(state.params, batch, step=state.step)
+  def __call__(self, state: TrainState, batch: dict[str, jax.Array],
+               teacher: Any = None):
+    if self.teacher is None:
+      grad = jax.value_and_grad(self.loss, has_aux=True)
+      (loss, count), grads = grad(state.params, batch, step=state.step)
+      extra = {}
+    else:
+      grad = jax.value_and_grad(self.distance, has_aux=True)
+      (loss, (count, agree)), grads = grad(
+          state.params, batch, step=state.step, teacher=teacher)
+      extra = dict(agreement=agree)
     updates, opt_state = self.optimizer.update(
         grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
-    metrics = dict(loss=loss, tokens=count, norm=optax.tree.norm(grads))
+    metrics = dict(loss=loss, tokens=count, norm=optax.tree.norm(grads),
+                   **extra)
     return TrainState(state.step + 1, params, opt_state), metrics

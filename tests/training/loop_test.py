@@ -159,6 +159,29 @@ def test_a_run_starts_from_a_shallower_one(corpus, whole, tmp_path):
     np.testing.assert_allclose(got, scale * source, rtol=1e-6)
 
 
+def test_a_teacher_is_followed(corpus, whole, tmp_path):
+  export.export(run_of(corpus, whole[0]), str(tmp_path / 'teacher'),
+                log=lambda line: None)
+  lines, sizes = [], {**SIZES, 'dropout_rate': 0.0, 'mlp_dim': 24}
+  run = run_of(corpus, tmp_path / 'run', steps=120, log_every=20,
+               eval_every=120, save_every=120, cooldown=40)
+  run = dataclasses.replace(run, lm=t5.T5(t5.T5Config(**sizes)),
+                            teacher=str(tmp_path / 'teacher'))
+  loop.train(run, log=lines.append)
+  read = lambda name: [float(re.search(name + r' ([0-9.]+)', line)[1])
+                       for line in lines if 'tokens/s' in line]
+  distance, agreement = read('loss'), read('agreement')
+  assert distance[-1] < distance[0] / 2
+  assert 0 <= agreement[0] < agreement[-1] <= 1
+  other = tinypair.make_vocabulary(tmp_path, pieces=tinypair.PIECES - 8)
+  with pytest.raises(ValueError, match='vocabularies'):
+    loop.train(dataclasses.replace(
+        run, model_dir=str(tmp_path / 'other'),
+        lm=t5.T5(t5.T5Config(**{**sizes, 'vocab_size': tinypair.PIECES - 8})),
+        corpus=dataclasses.replace(
+            corpus, vocabulary=text.Vocabulary(str(other)))))
+
+
 def test_the_schedule_rises_decays_and_cools_down():
   rate = train_step.schedule(peak=.02, warmup=10, total=100, cooldown=20)
   np.testing.assert_allclose(rate(4), .01)

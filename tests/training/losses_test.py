@@ -21,6 +21,25 @@ def test_cross_entropy_equals_float64(z_loss):
   np.testing.assert_allclose(total, want, rtol=1e-5)
 
 
+@pytest.mark.parametrize('z_loss', [0., 1e-2])
+def test_forward_kl_equals_float64(z_loss):
+  q, p = (np.asarray(jax.random.normal(jax.random.key(i), (3, 4, 7))) * 3
+          for i in (0, 1))
+  q[0, 0, 3] = p[0, 0, 3] = 30                     # they agree here at least
+  targets = np.array([[1, 2, 0, 0], [6, 5, 4, 3], [0, 0, 0, 0]])
+  total, count, agree = losses.forward_kl(
+      *map(jnp.asarray, (q, p, targets)), z_loss=z_loss)
+  law = lambda x: np.exp(x) / np.exp(x).sum()
+  want, same, wide = 0., 0, (q.astype(np.float64), p.astype(np.float64))
+  for at in zip(*np.nonzero(targets)):
+    of_q, of_p = (law(x[at]) for x in wide)
+    want += (of_p * np.log(of_p / of_q)).sum()
+    want += z_loss * np.log(np.exp(wide[0][at]).sum())**2
+    same += of_q.argmax() == of_p.argmax()
+  assert count == 6 and float(agree) == same and 1 <= same < 6
+  np.testing.assert_allclose(total, want, rtol=1e-5)
+
+
 def test_padding_carries_no_gradient():
   logits = jax.random.normal(jax.random.key(0), (1, 3, 5))
   targets = jnp.array([[2, 0, 3]])
