@@ -16,15 +16,16 @@ from spec_cascades.drafters.ngram import NGram
 from spec_cascades.drafters.null import Null
 from spec_cascades.stats import Stats
 from spec_cascades.targets import (
-    OPT, BiLD, Choice, Chow, ChowLog, Diff, DiffLog, Lossless, Lossy, OPTLog,
-    TokenV1, TokenV2, TokenV3)
+    OPT, BiLD, Choice, Chow, ChowLog, Diff, DiffLog, Ensemble, Lenience,
+    Lossless, Lossy, LossyBeta, LossyBudget, OPTLog, TokenV1, TokenV2, TokenV3,
+    TruncatedEta, TruncatedMinP, TruncatedTopP)
 from spec_cascades.types import Draft, Feedback, Prediction, Prompt, TokenTree
 from spec_cascades.verify import Block, Forced, Rejection, Typical
 from spec_cascades.warp import Warp
 
 __all__ = (
     'Below', 'BiLD', 'Block', 'Chain', 'Choice', 'Chow', 'ChowLog', 'Diff',
-    'DiffLog', 'Draft', 'Feedback', 'Forced', 'GenSpecSample', 'Lossless',
-    'Lossy', 'NGram', 'Null', 'OPT', 'OPTLog', 'Prediction', 'Prompt',
+    'DiffLog', 'Draft', 'Ensemble', 'Feedback', 'Forced', 'GenSpecSample',
+    'Lenience', 'Lossless', 'Lossy', 'LossyBeta', 'LossyBudget', 'NGram', 'Null', 'OPT', 'OPTLog', 'Prediction', 'Prompt',
     'Rejection', 'Round', 'State', 'Stats', 'TokenTree', 'TokenV1', 'TokenV2',
-    'TokenV3', 'Typical', 'Warp', 'faults', 'row_keys', 'run', 'stream')
+    'TokenV3', 'TruncatedEta', 'TruncatedMinP', 'TruncatedTopP', 'Typical', 'Warp', 'faults', 'row_keys', 'run', 'stream')

@@ -27,7 +27,12 @@ DRAFTERS = dict(
     NGram=((ngram.NGram(3, 1),) * 2, None),
     SampledTree=((trees.SampledTree(LM, TREE),) * 2, Q))
 RULES = dict(
-    Lossless=targets.Lossless(), Lossy=targets.Lossy(.3), Chow=targets.Chow(.4),
+    Lossless=targets.Lossless(), Lossy=targets.Lossy(.3),
+    LossyBeta=targets.LossyBeta(.3), LossyBudget=targets.LossyBudget(.1),
+    Ensemble=targets.Ensemble(.4), Lenience=targets.Lenience(.3),
+    TruncatedTopP=targets.TruncatedTopP(.2),
+    TruncatedMinP=targets.TruncatedMinP(.2),
+    TruncatedEta=targets.TruncatedEta(.05), Chow=targets.Chow(.4),
     Diff=targets.Diff(.1), OPT=targets.OPT(.3), ChowLog=targets.ChowLog(1.),
     DiffLog=targets.DiffLog(.1), OPTLog=targets.OPTLog(.2),
     BiLD=targets.BiLD(1.), TokenV1=targets.TokenV1(.3),

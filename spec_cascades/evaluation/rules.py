@@ -13,9 +13,11 @@ from spec_cascades.drafters import null
 from spec_cascades.evaluation import pairs
 
 RULES = {rule.__name__: rule for rule in (
-    targets.Lossless, targets.Lossy, targets.Chow, targets.Diff, targets.OPT,
-    targets.ChowLog, targets.DiffLog, targets.OPTLog, targets.BiLD,
-    targets.TokenV1, targets.TokenV2, targets.TokenV3)}
+    targets.Lossless, targets.Lossy, targets.LossyBeta, targets.LossyBudget,
+    targets.Ensemble, targets.Chow, targets.Diff, targets.OPT, targets.ChowLog,
+    targets.DiffLog, targets.OPTLog, targets.BiLD, targets.Lenience,
+    targets.TokenV1, targets.TokenV2, targets.TokenV3, targets.TruncatedTopP,
+    targets.TruncatedMinP, targets.TruncatedEta)}
 
 
 def takes_alpha(rule: Callable[..., Any]) -> bool:
