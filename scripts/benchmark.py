@@ -24,6 +24,7 @@ import _cli
 import jax
 import numpy as np
 
+from spec_cascades import theory
 from spec_cascades.checkpoints import huggingface
 from spec_cascades.evaluation import benchmarks
 from spec_cascades.evaluation import pairs
@@ -90,13 +91,13 @@ def speedup(args) -> None:
   encoders = found['prefill'].median + found['draft_prefill'].median
   plain = found['autoregression'].median - found['prefill'].median
   spec = found['speculative'].median - encoders
-  analytic = benchmarks.analytic_speedup(
+  analytic = theory.analytic_speedup(
       emitted / rounds, verifier_one=found['one'].median / 8,
       verifier_block=found['block'].median / 8, drafter_steps=gamma,
       drafter_one=found['drafter'].median / 8)
   print(f'gamma {gamma}, forced acceptance {args.rate}: '
         f'{emitted / rounds:.2f} tokens a round '
-        f'(i.i.d. formula {benchmarks.expected_tokens(args.rate, gamma):.2f})')
+        f'(i.i.d. formula {theory.expected_tokens(args.rate, gamma):.2f})')
   print(f'decoding alone: measured {plain / spec:.2f}x, analytic '
         f'{analytic:.2f}x, ratio {plain / spec / analytic:.3f}')
   whole = found['autoregression'].median / found['speculative'].median

@@ -14,18 +14,22 @@ from spec_cascades.decode import (
 from spec_cascades.drafters.chain import Below, Chain
 from spec_cascades.drafters.ngram import NGram
 from spec_cascades.drafters.null import Null
+from spec_cascades.drafters.tree import Tree
 from spec_cascades.stats import Stats
 from spec_cascades.targets import (
     OPT, BiLD, Choice, Chow, ChowLog, Diff, DiffLog, Ensemble, Lenience,
     Lossless, Lossy, LossyBeta, LossyBudget, OPTLog, TokenV1, TokenV2, TokenV3,
     TruncatedEta, TruncatedMinP, TruncatedTopP)
 from spec_cascades.types import Draft, Feedback, Prediction, Prompt, TokenTree
-from spec_cascades.verify import Block, Forced, Rejection, Typical
+from spec_cascades.verify import (
+    Block, Forced, KSeq, Rejection, Rollback, TopB, Typical)
 from spec_cascades.warp import Warp
 
 __all__ = (
     'Below', 'BiLD', 'Block', 'Chain', 'Choice', 'Chow', 'ChowLog', 'Diff',
     'DiffLog', 'Draft', 'Ensemble', 'Feedback', 'Forced', 'GenSpecSample',
-    'Lenience', 'Lossless', 'Lossy', 'LossyBeta', 'LossyBudget', 'NGram', 'Null', 'OPT', 'OPTLog', 'Prediction', 'Prompt',
-    'Rejection', 'Round', 'State', 'Stats', 'TokenTree', 'TokenV1', 'TokenV2',
-    'TokenV3', 'TruncatedEta', 'TruncatedMinP', 'TruncatedTopP', 'Typical', 'Warp', 'faults', 'row_keys', 'run', 'stream')
+    'KSeq', 'Lenience', 'Lossless', 'Lossy', 'LossyBeta', 'LossyBudget',
+    'NGram', 'Null', 'OPT', 'OPTLog', 'Prediction', 'Prompt', 'Rejection',
+    'Rollback', 'Round', 'State', 'Stats', 'TokenTree', 'TokenV1', 'TokenV2',
+    'TokenV3', 'TopB', 'Tree', 'TruncatedEta', 'TruncatedMinP',
+    'TruncatedTopP', 'Typical', 'Warp', 'faults', 'row_keys', 'run', 'stream')

@@ -46,6 +46,19 @@ def gamma(length: int) -> None:
                      'Use the Null drafter to decode without drafts.')
 
 
+def tree(parents: tuple[int, ...]) -> None:
+  """Refuses a list of parents that is not a tree listed by level."""
+  depths = [0]
+  if len(parents) < 2 or parents[0] != -1:
+    raise ValueError(f'A tree with parents {parents}; allowed: -1 for the '
+                     'root, then the parent of each draft.')
+  for node, parent in enumerate(parents[1:], 1):
+    if not 0 <= parent < node or depths[parent] + 1 < depths[-1]:
+      raise ValueError(f'A tree with parents {parents}; allowed: levels in '
+                       f'turn, a parent before its children (see node {node}).')
+    depths.append(depths[parent] + 1)
+
+
 def room(width: int, max_length: int) -> None:
   """Refuses a prompt as wide as the whole sequence."""
   if width >= max_length:

@@ -5,10 +5,9 @@ import numpy as np
 import pytest
 
 from spec_cascades import check, decode, targets, types, verify
-from spec_cascades.drafters import chain, ngram, null
+from spec_cascades.drafters import chain, ngram, null, tree
 from spec_cascades.models import table
 from spec_cascades.warp import Warp
-from tests import trees
 from tests.common import LM, P, Q, keys, prompt
 
 LOSSLESS, INF = targets.Lossless(), float('inf')
@@ -107,11 +106,11 @@ def test_order_of_an_ngram():
 @pytest.mark.parametrize('drafter,verifier,target,match', [
     (ngram.NGram(2), verify.Rejection(), targets.Chow(.1), 'Chow.*NGram'),
     (ngram.NGram(2), verify.Block(), LOSSLESS, 'Block.*deterministic'),
-    (trees.SampledTree(LM, (-1, 0, 0), 'sampled'), verify.Block(), LOSSLESS,
+    (tree.Tree(LM, (-1, 0, 0), 'sampled'), verify.Block(), LOSSLESS,
      'Block.*trees'),
     (chain.Chain(LM, 2, chain.Below()), verify.Block(), LOSSLESS,
      'Block.*early'),
-    (trees.SampledTree(LM, (-1, 0, 0)), verify.Forced(), LOSSLESS,
+    (tree.Tree(LM, (-1, 0, 0)), verify.Forced(), LOSSLESS,
      'Forced.*trees')],
     ids=['q', 'law', 'tree', 'stop', 'forced'])
 def test_misuse_is_an_error_at_trace_time(drafter, verifier, target, match):

@@ -11,10 +11,9 @@ import pytest
 
 from spec_cascades import api, decode, targets, types, verify
 from spec_cascades import drafters as drafters_lib
-from spec_cascades.drafters import chain, ngram, null
+from spec_cascades.drafters import chain, ngram, null, tree
 from spec_cascades.models import recompute, table, toy
 from spec_cascades.warp import Warp
-from tests import trees
 from tests.common import LM, P, Q, RAGGED, keys, select
 
 TREE = (-1, 0, 0, 1)
@@ -25,7 +24,7 @@ DRAFTERS = dict(
     Below=((chain.Chain(LM, 3, chain.Below(.6)),
             chain.Chain(LM, 3, chain.Below(.3))), Q),
     NGram=((ngram.NGram(3, 1),) * 2, None),
-    SampledTree=((trees.SampledTree(LM, TREE),) * 2, Q))
+    Tree=((tree.Tree(LM, TREE),) * 2, Q))
 RULES = dict(
     Lossless=targets.Lossless(), Lossy=targets.Lossy(.3),
     LossyBeta=targets.LossyBeta(.3), LossyBudget=targets.LossyBudget(.1),
@@ -40,7 +39,8 @@ RULES = dict(
     Choice=targets.Choice((targets.Lossless(), targets.Chow(.4)), 1))
 VERIFIERS = dict(
     Rejection=verify.Rejection(), Block=verify.Block(),
-    Typical=verify.Typical(), Forced=verify.Forced(.7))
+    KSeq=verify.KSeq(), Typical=verify.Typical(), TopB=verify.TopB(2, 1.),
+    Rollback=verify.Rollback(1.), Forced=verify.Forced(.7))
 MODELS = (table.Table(), toy.ToyLM(), recompute.Recompute(lambda *_: None, 5))
 
 
@@ -64,7 +64,7 @@ def public_classes(module):
 def test_the_tables_are_complete():
   assert public_classes(targets) == set(RULES)
   assert public_classes(verify) - {'Supports', 'Fixed'} == set(VERIFIERS)
-  found = set().union(*(public_classes(m) for m in (chain, ngram, null)))
+  found = set().union(*(public_classes(m) for m in (chain, ngram, null, tree)))
   assert found <= set(DRAFTERS)
   assert drafters_lib.__doc__
 

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from spec_cascades import check, decode, targets, types, verify
-from spec_cascades.drafters import chain, ngram, null
+from spec_cascades.drafters import chain, ngram, null, tree
 from spec_cascades.models import recompute
 from spec_cascades.warp import Warp
-from tests import trees
 from tests.common import LM, P, Q, RAGGED, assert_counted, keys, prompt
 from tests.toys import BIG, DRAFTERS, PB, PS, SMALL
 
@@ -65,7 +64,7 @@ def test_encoder_decoder_through_the_same_loop():
       PB, params, p, keys(2), LOSSLESS, GREEDY).tokens
   want = run(null.Null(), None)
   for drafter in (chain.Chain(small, 3),
-                  trees.SampledTree(small, (-1, 0, 0, 1))):
+                  tree.Tree(small, (-1, 0, 0, 1))):
     np.testing.assert_array_equal(run(drafter, PS), want)
 
 

@@ -15,7 +15,7 @@ ORDER = '''
   check
   cache warp
   targets verify
-  api stats
+  api exact sampler stats theory
   models
   drafters
   decode

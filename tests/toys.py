@@ -1,9 +1,8 @@
 """Drafters on toy transformers, for tests of caches and of the loop."""
 import jax
 
-from spec_cascades.drafters import chain, ngram, null
+from spec_cascades.drafters import chain, ngram, null, tree
 from spec_cascades.models import toy
-from tests import trees
 
 BIG, SMALL = toy.ToyLM(), toy.ToyLM(layers=1, scale=2.)
 PB = BIG.init_params(jax.random.key(0))
@@ -15,5 +14,5 @@ DRAFTERS = dict(
     chain=(chain.Chain(SMALL, 3), PS),
     stop=(chain.Chain(SMALL, 3, chain.Below(.6)), PS),
     ngram=(ngram.NGram(3, 1), None),
-    tree=(trees.SampledTree(SMALL, TREE, 'sampled'), PS),
-    distinct=(trees.SampledTree(SMALL, TREE), PS))
+    tree=(tree.Tree(SMALL, TREE, 'sampled'), PS),
+    distinct=(tree.Tree(SMALL, TREE), PS))

@@ -5,10 +5,9 @@ import pathlib
 import jax.numpy as jnp
 
 from spec_cascades import decode, targets, types, verify
-from spec_cascades.drafters import chain, ngram, null
+from spec_cascades.drafters import chain, ngram, null, tree
 from spec_cascades.models import table
 from spec_cascades.warp import Warp
-from tests import trees
 
 FOLDER = pathlib.Path(__file__).parent / 'golden'
 LM = table.Table(7)
@@ -30,7 +29,7 @@ CASES = dict(
     chain_block=(CHAIN, Q, verify.Block(), targets.Lossy(.3), Warp()),
     ngram=(ngram.NGram(3, 2), None, verify.Rejection(), targets.Lossless(),
            Warp(.3)),
-    tree=(trees.SampledTree(LM, (-1, 0, 0, 1, 1, 2)), Q, verify.Rejection(),
+    tree=(tree.Tree(LM, (-1, 0, 0, 1, 1, 2)), Q, verify.Rejection(),
           targets.OPT(.3), Warp()))
 
 

@@ -139,25 +139,6 @@ def decode_program(verifier: Loaded, drafter: Loaded | None, gamma: int, *,
                       targets.Lossless(), warp.Warp(temperature))
 
 
-def expected_tokens(rate: float, gamma: int) -> float:
-  """Tokens a round, i.i.d. acceptance (Leviathan et al. 2023, eq. 1)."""
-  if rate >= 1:
-    return gamma + 1.0
-  return (1 - rate**(gamma + 1)) / (1 - rate)
-
-
-def analytic_speedup(tokens_per_round: float, *, verifier_one: float,
-                     verifier_block: float, drafter_steps: int,
-                     drafter_one: float) -> float:
-  """E[tokens] t_p(1) / (d t_q + t_p(gamma + 1)), from measured step times.
-
-  The general form of Leviathan et al. (2023), sec. 3.3: verification need not
-  be flat, and d is gamma for rules that ignore q, gamma + 1 for the others.
-  """
-  return tokens_per_round * verifier_one / (
-      drafter_steps * drafter_one + verifier_block)
-
-
 @dataclasses.dataclass(frozen=True)
 class Lossless:
   """Greedy outputs and seconds of the verifier alone and with a drafter.

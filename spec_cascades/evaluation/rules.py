@@ -10,6 +10,7 @@ from spec_cascades import warp
 from spec_cascades.drafters import chain
 from spec_cascades.drafters import ngram
 from spec_cascades.drafters import null
+from spec_cascades.drafters import tree
 from spec_cascades.evaluation import pairs
 
 RULES = {rule.__name__: rule for rule in (
@@ -70,7 +71,14 @@ def ngram_drafter(pair: pairs.Pair, gamma: int, order: int = 2):
   return ngram.NGram(gamma, order), None
 
 
-DRAFTERS = dict(null=null_drafter, chain=chain_drafter, ngram=ngram_drafter)
+def tree_drafter(pair: pairs.Pair, gamma: int):
+  """A chain of gamma tokens of the small model, each beside a second choice."""
+  spine = (-1, *(max(2 * i - 1, 0) for i in range(gamma) for _ in range(2)))
+  return tree.Tree(pair.drafter.lm, spine), pair.drafter.params
+
+
+DRAFTERS = dict(null=null_drafter, chain=chain_drafter, tree=tree_drafter,
+                ngram=ngram_drafter)
 WITHOUT_Q = ('null', 'ngram')
 
 

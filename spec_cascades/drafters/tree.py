@@ -1,4 +1,4 @@
-"""Token trees drawn from a small language model, to test trees with."""
+"""Static token trees drawn from a small language model."""
 from __future__ import annotations
 
 from typing import Any, Literal
@@ -6,41 +6,59 @@ from typing import Any, Literal
 from flax import struct
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Key
 
+from spec_cascades import check
 from spec_cascades import types
 from spec_cascades import warp as warp_lib
 from spec_cascades.models import prefill
 
 
 @struct.dataclass
-class SampledTree:
+class Tree:
   """Draws a static tree from a small model, level by level.
 
-  `parents` lists nodes by level, e.g. (-1, 0, 0, 1, 1, 2). Children are i.i.d.
-  draws from q at their parent (law 'sampled'), or drawn without replacement
-  ('distinct'); where q is exhausted, as on a greedy row, the next best logits
-  follow.
+  Children are i.i.d. draws from q at their parent (law 'sampled'), or drawn one
+  after the other without replacement ('distinct'); where q is exhausted, as on
+  a greedy row, the next best logits follow. On a chain, and at temperature 0,
+  prefer 'distinct': equal siblings are wasted.
+
+  Attributes:
+    lm: The small model, which scores a block under a tree mask.
+    parents: Nodes by level, each with its parent's index: (-1, 0, 0, 1, 1, 2)
+      is a root with children 1 and 2, of which 1 has two children and 2 one.
+    law: 'sampled' or 'distinct'.
+
+  Reference: Miao et al. (2023), https://arxiv.org/abs/2305.09781; without
+  replacement Chen et al. (2024), https://arxiv.org/abs/2402.12374
   """
   lm: Any = struct.field(pytree_node=False)
   parents: tuple[int, ...] = struct.field(pytree_node=False)
   law: Literal['sampled', 'distinct'] = struct.field(
       pytree_node=False, default='distinct')
 
-  def validate(self, batch=None):
-    del batch
+  def __post_init__(self):
+    check.tree(self.parents)
 
   @property
   def num_nodes(self) -> int:
+    """The root and the drafts."""
     return len(self.parents)
 
-  def init(self, params, prompt, hidden, capacity):
+  def validate(self, batch: int | None = None) -> None:
+    """Accepts; there are no numbers."""
+    del batch
+
+  def init(self, params: Any, prompt: types.Prompt, hidden: Any,
+           capacity: int) -> Any:
+    """The small model's cache of the prompt."""
     del hidden
     return prefill.prefill(self.lm, params, prompt, capacity)[1]
 
-  def propose(self, params, state, ctx, keys):
+  def propose(self, params: Any, state: Any, ctx: types.Context,
+              keys: Key[Array, 'B']) -> tuple[types.Draft, Any]:
+    """The tree, and q at every node that a target may ask for."""
     cache, depth, n = state, types.depths(self.parents), self.num_nodes
-    if depth != tuple(sorted(depth)):
-      raise ValueError(f'Nodes must be listed by level: {self.parents}.')
     blank = jnp.zeros((len(ctx.lengths), n), jnp.int32)
     tokens = blank.at[:, 0].set(ctx.root)
     # The levels so far go in as one block: only a block sees its ancestors.
@@ -74,6 +92,7 @@ class SampledTree:
           rest, tried = warp_lib.without(rest, token), tried.at[token].set(True)
     return tokens
 
-  def observe(self, params, state, feedback):
+  def observe(self, params: Any, state: Any, feedback: types.Feedback) -> Any:
+    """Keeps the key/values of the drafts that were accepted."""
     del params
     return state.accept(feedback.draft, feedback.verdict, feedback.live)
