@@ -162,9 +162,7 @@ class _Process:
 
   def __init__(self, q, p, target, warp, drafts, judge):
     self._models, self._drafts, self._judge = (q, p), drafts, judge
-    predict = lambda x: None if x is None else warp(x[None])
-    self._fuse = jax.jit(lambda q, p: (
-        predict(q), predict(p), target(predict(q), predict(p)).pi))
+    self._fuse = functools.partial(_fuse, target, warp)
     self.at = functools.lru_cache(maxsize=None)(self._at)
     self.round = functools.lru_cache(maxsize=None)(self._round)
     self.joint = functools.lru_cache(maxsize=None)(self._joint)
@@ -233,6 +231,14 @@ class _Process:
         total[more] += weight * (
             self.joint(context + more, rest) if rest else 1.)
     return total
+
+
+@jax.jit
+def _fuse(target, warp, q, p):
+  """Predictions of both models and pi; compiled once per rule."""
+  predict = lambda x: None if x is None else warp(x[None])
+  q, p = predict(q), predict(p)
+  return q, p, target(q, p).pi
 
 
 def _product(law_of, context, length):

@@ -19,5 +19,6 @@ def test_a_notebook_prints_what_it_shows(path):
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
       exec(compile(''.join(cell['source']), path.name, 'exec'), scope)
-    shown = ''.join(line for out in cell['outputs'] for line in out['text'])
+    shown = ''.join(line for out in cell['outputs']
+                    for line in out.get('text', ()))
     assert printed.getvalue() == shown

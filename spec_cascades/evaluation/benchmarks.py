@@ -178,11 +178,14 @@ def lossless_pair(gamma: int, runs: int, *, pair: pairs.Pair | None = None,
           if p.model == points.VERIFIER]
   rows = [examples.encode(pair.vocabulary, x.source, pair.max_input_length)
           for x in examples.read(limit=limit)]
-  buckets = [programs.Bucket(-(-max(map(len, rows)) // 16) * 16, 72)]
-  prompts = programs.prompts(rows, buckets, seed=0)
+  widths = sorted({-(-len(row) // 24) * 24 for row in rows})
+  prompts = programs.prompts(
+      rows, [programs.Bucket(width, 72) for width in widths], seed=0)
   made = programs.Programs(pair, [curve])
-  for point in grid:
-    made.compile(point, *prompts[0])
+  for first in {bucket: (bucket, *rest)
+                for bucket, *rest in reversed(prompts)}.values():
+    for point in grid:
+      made.compile(point, *first)
   seconds = [[0.0] * runs for _ in grid]
   outputs = [[] for _ in grid]
   for run in range(runs):
