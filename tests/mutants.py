@@ -71,7 +71,8 @@ MUTANTS = (
            '(last == gamma) & self.stop(new), i, last)',
            '(last == gamma) & (jax.vmap(lambda p, k: p[warp_lib.sample(p, k)'
            '])(new.probs, jax.vmap(jax.random.fold_in, (0, None))(keys, i))'
-           ' < self.stop.threshold), i, last)', _law('fast and Chain and Chow')),
+           ' < self.stop.threshold), i, last)',
+           _law('fast and Chain and Chow')),
     Mutant('residual of equal laws is uniform', 'warp.py',
            'jnp.where(total > 0, total, 1), pi)',
            'jnp.where(total > 0, total, 1), jnp.ones_like(pi) / pi.shape[-1])',
