@@ -48,7 +48,8 @@ def test_a_batch_mixes_alphas_temperatures_and_truncations():
   warp = Warp(jnp.array([0., 1., .5, 1.5, 1., 0.]),
               jnp.array([0, 3, 0, 2, 0, 4]),
               jnp.array([1., 1., .7, 1., .9, .5]),
-              jnp.array([0., 0., 0., 0., .2, 0.]))
+              jnp.array([0., 0., 0., 0., .2, 0.]),
+              jnp.array([0., 0., 0., .05, 0., 0.]))
   run = lambda p, k, a, w: spec(P, Q, p, k, targets.TokenV3(a), w).tokens
   mixed = run(prompt(6), keys(6), alpha, warp)
   for row in range(6):
