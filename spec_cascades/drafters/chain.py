@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, Key
 from spec_cascades import check
 from spec_cascades import types
 from spec_cascades import warp as warp_lib
+from spec_cascades.drafters.cached import Cached
 from spec_cascades.models import prefill
 
 
@@ -33,7 +34,7 @@ class Below:
 
 
 @struct.dataclass
-class Chain:
+class Chain(Cached):
   """Draws gamma = `length` tokens from a small model, one after the other.
 
   Rules that use q need it at the last node too: gamma + 1 steps, the last of
@@ -61,12 +62,6 @@ class Chain:
     """Raises ValueError for a bad stopping threshold; host only."""
     if self.stop is not None:
       self.stop.validate(batch)
-
-  def init(self, params: Any, prompt: types.Prompt, hidden: Any,
-           capacity: int) -> Any:
-    """The small model's cache of the prompt."""
-    del hidden
-    return prefill.prefill(self.lm, params, prompt, capacity)[1]
 
   def propose(self, params: Any, state: Any, ctx: types.Context,
               keys: Key[Array, 'B']) -> tuple[types.Draft, Any]:
@@ -104,11 +99,6 @@ class Chain:
                         jnp.minimum(last + 1, steps), max_depth=gamma,
                         full=self.stop is None)
     return draft, cache.truncate(start)
-
-  def observe(self, params: Any, state: Any, feedback: types.Feedback) -> Any:
-    """Keeps the key/values of the drafts that were accepted."""
-    del params
-    return state.accept(feedback.draft, feedback.verdict, feedback.live)
 
 
 def _put(array, new, i):

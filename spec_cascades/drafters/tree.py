@@ -11,11 +11,12 @@ from jaxtyping import Array, Key
 from spec_cascades import check
 from spec_cascades import types
 from spec_cascades import warp as warp_lib
+from spec_cascades.drafters.cached import Cached
 from spec_cascades.models import prefill
 
 
 @struct.dataclass
-class Tree:
+class Tree(Cached):
   """Draws a static tree from a small model, level by level.
 
   Children are i.i.d. draws from q at their parent (law 'sampled'), or drawn one
@@ -48,12 +49,6 @@ class Tree:
   def validate(self, batch: int | None = None) -> None:
     """Accepts; there are no numbers."""
     del batch
-
-  def init(self, params: Any, prompt: types.Prompt, hidden: Any,
-           capacity: int) -> Any:
-    """The small model's cache of the prompt."""
-    del hidden
-    return prefill.prefill(self.lm, params, prompt, capacity)[1]
 
   def propose(self, params: Any, state: Any, ctx: types.Context,
               keys: Key[Array, 'B']) -> tuple[types.Draft, Any]:
@@ -91,8 +86,3 @@ class Tree:
         if self.law == 'distinct':
           rest, tried = warp_lib.without(rest, token), tried.at[token].set(True)
     return tokens
-
-  def observe(self, params: Any, state: Any, feedback: types.Feedback) -> Any:
-    """Keeps the key/values of the drafts that were accepted."""
-    del params
-    return state.accept(feedback.draft, feedback.verdict, feedback.live)
