@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from flax import struct
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
+from spec_cascades import struct
 from spec_cascades.types import Draft, TokenTree, Verdict
 
 

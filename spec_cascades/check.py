@@ -116,6 +116,22 @@ def draft(spec: Any, proposed: Any, target: Any) -> None:
   spec.verify.supports.check(spec.verify, proposed)
 
 
+def told_apart(*trees: Any) -> None:
+  """Refuses `flax.struct` dataclasses, which `jax.jit` may take for others."""
+  def walk(structure):
+    kind = (structure.node_data() or (None,))[0]
+    if '_flax_dataclass' in getattr(kind, '__dict__', {}):
+      raise ValueError(
+          f'{kind.__name__} is a flax.struct.dataclass; allowed: those of '
+          'spec_cascades.struct, whose docstring says how jax.jit runs the '
+          'program of another class otherwise. Change the import.')
+    for child in structure.children():
+      walk(child)
+
+  for tree in trees:
+    walk(jax.tree.structure(tree))
+
+
 def call(spec: Any, prompt: Any, keys: Any, target: Any, warp: Any) -> None:
   """Everything that can be said before a decode starts.
 
@@ -123,6 +139,7 @@ def call(spec: Any, prompt: Any, keys: Any, target: Any, warp: Any) -> None:
   """
   room(prompt.prefix.shape[1], spec.max_length)
   batch = batch_of(prompt, keys)
+  told_apart(spec, target, warp)
   leaves = jax.tree.leaves((spec, prompt, keys, target, warp))
   if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
     return

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 import functools
 from typing import Any
 
-from flax import struct
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, Key
@@ -13,6 +12,7 @@ import numpy as np
 
 from spec_cascades import check
 from spec_cascades import stats as stats_lib
+from spec_cascades import struct
 from spec_cascades import types
 from spec_cascades.models import prefill
 from spec_cascades.verify import Rejection

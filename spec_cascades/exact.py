@@ -19,6 +19,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from spec_cascades import check
 from spec_cascades import types
 from spec_cascades import verify
 
@@ -106,8 +107,9 @@ def law(q: Model | None, p: Model, target: Any, warp: Any, *, drafts: Drafts,
 
   Raises:
     ValueError: A verifier that is not in the list, or that does not support
-      the drafts.
+      the drafts; a target that is not of `spec_cascades.struct`.
   """
+  check.told_apart(target, warp)
   if type(judge) not in JUDGES:
     known = ', '.join(kind.__name__ for kind in JUDGES)
     raise ValueError(f'No exact law for {type(judge).__name__}; allowed: '

@@ -1,12 +1,12 @@
 """The law test has power: deliberately biased mutants fail it."""
 from typing import Any
 
-from flax import struct
 import jax
 import jax.numpy as jnp
 import pytest
 
 from spec_cascades import decode, targets, types, verify
+from spec_cascades import struct
 from spec_cascades import warp as warp_lib
 from spec_cascades.drafters.chain import Chain
 from spec_cascades.verify import Rejection

@@ -3,12 +3,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from flax import struct
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
 
 from spec_cascades import check
+from spec_cascades import struct
 from spec_cascades import types
 from spec_cascades import warp as warp_lib
 from spec_cascades.drafters.cached import Cached

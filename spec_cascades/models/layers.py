@@ -13,12 +13,13 @@ import math
 from typing import Any, Callable
 
 from flax import linen as nn
-from flax import struct
 from flax.linen import partitioning
 import jax
 from jax import lax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
+
+from spec_cascades import struct
 
 # Sibling kernels that become one product when packed. In cross-attention the
 # query reads the decoder and the rest reads the encoder.

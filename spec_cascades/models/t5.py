@@ -14,13 +14,13 @@ import functools
 from typing import Any, Callable
 
 from flax import linen as nn
-from flax import struct
 from flax.linen import partitioning
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from spec_cascades import cache as cache_lib
+from spec_cascades import struct
 from spec_cascades import types
 from spec_cascades.models import layers
 

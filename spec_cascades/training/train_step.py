@@ -3,11 +3,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from flax import struct
 import jax
 import jax.numpy as jnp
 import optax
 
+from spec_cascades import struct
 from spec_cascades.training import losses
 
 
