@@ -14,6 +14,7 @@ from spec_cascades.evaluation import results
 
 RESAMPLES = 1000
 LOSSLESS = 'Lossless'
+Records = dict[tuple[str, int], results.Record]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,45 +43,82 @@ class Summary:
   faults: list[str]
 
 
-def summarise(points: dict[str, points_lib.Point],
-              examples: Sequence[examples_lib.Example],
-              records: dict[tuple[str, int], results.Record],
-              vocabulary: Any, common: dict[str, Any],
-              costs: dict[str, dict[str, Any]],
+class Figures:
+  """Quality and cost of the points that are done, each computed once."""
+
+  def __init__(self, points: dict[str, points_lib.Point],
+               examples: Sequence[examples_lib.Example], vocabulary: Any,
+               seed: int):
+    """Resamples of the examples depend on the seed alone."""
+    self._points, self._examples = points, examples
+    self._vocabulary = vocabulary
+    self._weights = metrics.resamples(len(examples), RESAMPLES, seed)
+    self._known: dict[str, tuple[frontier.Samples, str]] = {}
+    self.base = {p.temperature: key for key, p in points.items()
+                 if not p.drafter and p.model == points_lib.VERIFIER}
+
+  def taken(self, key: str, records: Records) -> list[results.Record]:
+    """The records of a point, example by example."""
+    return [records[key, x.index] for x in self._examples]
+
+  def ready(self, records: Records) -> list[str]:
+    """Points whose examples are all decoded, and their verifier's too."""
+    whole = {key for key in self._points if all(
+        (key, x.index) in records for x in self._examples)}
+    return [key for key, point in self._points.items()
+            if key in whole and self.base[point.temperature] in whole]
+
+  def samples(self, key: str, records: Records) -> tuple[frontier.Samples, str]:
+    """Latency relative to the verifier's, BLEU, and BLEU's signature."""
+    if key not in self._known:
+      seconds = lambda k: np.array([r.seconds for r in self.taken(k, records)])
+      ours = seconds(key)
+      theirs = seconds(self.base[self._points[key].temperature])
+      texts = [self._vocabulary.decode(r.tokens)
+               for r in self.taken(key, records)]
+      references = [x.reference for x in self._examples]
+      quality, signature = metrics.bleu(texts, references)
+      parts = metrics.bleu_parts(texts, references)
+      self._known[key] = frontier.Samples(
+          float(ours.sum() / theirs.sum()), quality,
+          metrics.bootstrap_ratio(ours, theirs, self._weights),
+          metrics.bootstrap_bleu(parts, self._weights)), signature
+    return self._known[key]
+
+  def row(self, key: str, records: Records, common: dict[str, Any],
+          cost: dict[str, Any]) -> results.Row:
+    """The row of a point that is `ready`.
+
+    Args:
+      key: Of the point.
+      records: One per (key, example).
+      common: The columns that all rows share.
+      cost: The columns about programs and compilation.
+    """
+    return _row(key, self._points[key], self.taken(key, records),
+                *self.samples(key, records), common, cost)
+
+
+def summarise(points: dict[str, points_lib.Point], figures: Figures,
+              examples: Sequence[examples_lib.Example], records: Records,
+              common: dict[str, Any], costs: dict[str, dict[str, Any]],
               compilations: Compilations) -> Summary:
-  """Computes every figure of a finished sweep.
+  """Puts the figures of a finished sweep together.
 
   Args:
     points: By content key.
+    figures: Of these points and examples.
     examples: What was decoded.
     records: One per (key, example).
-    vocabulary: Turns tokens into text.
     common: The columns that all rows share.
     costs: Per key, the columns about programs and compilation.
     compilations: Of the whole sweep.
   """
-  references = [x.reference for x in examples]
-  weights = metrics.resamples(len(examples), RESAMPLES, common['seed'])
-  taken = {key: [records[key, x.index] for x in examples] for key in points}
-  seconds = {key: np.array([r.seconds for r in rows])
-             for key, rows in taken.items()}
-  texts = {key: [vocabulary.decode(r.tokens) for r in rows]
-           for key, rows in taken.items()}
-  base = {p.temperature: key for key, p in points.items()
-          if not p.drafter and p.model == points_lib.VERIFIER}
-  samples, rows = {}, []
-  for key, point in points.items():
-    ours, theirs = seconds[key], seconds[base[point.temperature]]
-    quality, signature = metrics.bleu(texts[key], references)
-    parts = metrics.bleu_parts(texts[key], references)
-    samples[key] = frontier.Samples(
-        float(ours.sum() / theirs.sum()), quality,
-        metrics.bootstrap_ratio(ours, theirs, weights),
-        metrics.bootstrap_bleu(parts, weights))
-    rows.append(_row(key, point, taken[key], samples[key], signature,
-                     common, costs[key]))
-  return Summary(rows, _compare(points, samples, base),
-                 _equalities(points, taken, base), compilations, [
+  taken = {key: figures.taken(key, records) for key in points}
+  samples = {key: figures.samples(key, records)[0] for key in points}
+  rows = [figures.row(key, records, common, costs[key]) for key in points]
+  return Summary(rows, _compare(points, samples, figures.base),
+                 _equalities(points, taken, figures.base), compilations, [
                      f'{point.label}, {examples[r.example].id}, round {r.fault}'
                      for key, point in points.items() for r in taken[key]
                      if r.fault])

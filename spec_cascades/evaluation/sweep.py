@@ -1,6 +1,7 @@
 """Runs a sweep: every point on every example, interleaved, resumable."""
 from __future__ import annotations
 
+import collections
 import dataclasses
 import datetime
 import gc
@@ -107,7 +108,7 @@ class Run:
         batch=BATCH, buckets=[list(b) for b in self.sweep.buckets])
 
   def __call__(self, progress: Callable[..., Any]) -> summary.Summary:
-    """Decodes what is missing and writes `results.jsonl`.
+    """Decodes what is missing; a row is written when its point is done.
 
     Args:
       progress: `tqdm` or something called like it.
@@ -117,21 +118,28 @@ class Run:
       if not any(note['kind'] == 'started' for note in journal.notes):
         journal.note('started', at=_now())
       programs = programs_lib.Programs(self.pair, self.sweep.curves)
-      if missing := self._missing(journal):
-        self._decode(journal, programs, missing, progress)
-      out = self._summarise(journal, programs)
+      figures = summary.Figures(self.points, self.examples,
+                                self.pair.vocabulary, self.sweep.seed)
+      if missing := self.missing(journal):
+        publish = _Publisher(self, journal, programs, figures)
+        self._decode(journal, programs, missing, publish, progress)
+      out = summary.summarise(
+          self.points, figures, self.examples, journal.records,
+          self.common(journal), self.costs(journal, programs),
+          _compilations(journal))
     finally:
       journal.close()
     results.write_rows(self.directory / RESULTS, out.rows)
     return out
 
-  def _missing(self, journal) -> list[tuple[int, str]]:
+  def missing(self, journal) -> list[tuple[int, str]]:
+    """(example, point key) of what is not decoded yet, in order."""
     keys = list(self.points)
     order = timing.interleaved(len(self.examples), len(keys), self.sweep.seed)
     return [(example, keys[i]) for example, i in order
             if (keys[i], example) not in journal.records]
 
-  def _decode(self, journal, programs, missing, progress) -> None:
+  def _decode(self, journal, programs, missing, publish, progress) -> None:
     prompts = programs_lib.prompts(self.rows, self.buckets, self.sweep.seed)
     total = len(self.points) * len(self.examples)
     with progress(total=total, initial=total - len(missing), unit='decode',
@@ -152,6 +160,7 @@ class Run:
             tokens, fault, stats = programs_lib.stats_of(state)
             journal.add(results.Record(key, example, seconds, tokens, fault,
                                        stats))
+            publish(key)
             bar.update()
       finally:
         gc.enable()
@@ -173,20 +182,51 @@ class Run:
                      bucket=[bucket.width, bucket.max_length],
                      programs=log.programs, seconds=log.seconds)
 
-  def _summarise(self, journal, programs) -> summary.Summary:
+  def common(self, journal) -> dict[str, Any]:
+    """The columns that all rows share."""
     started = next(n['at'] for n in journal.notes if n['kind'] == 'started')
     finished = [n['at'] for n in journal.notes if n['kind'] == 'decoded']
-    common = dict(
+    return dict(
         sweep=results.content_key(self.configuration), seed=self.sweep.seed,
         verifier=self.pair.verifier.name, drafter=self.pair.drafter.name,
         batch=BATCH, data=pathlib.Path(self.sweep.data).name,
         device=timing.device(), machine=timing.machine(), versions=versions(),
         started=started, finished=finished[-1] if finished else _now())
-    costs = {key: _cost(journal, str(programs.name(point)))
-             for key, point in self.points.items()}
-    return summary.summarise(self.points, self.examples, journal.records,
-                             self.pair.vocabulary, common, costs,
-                             _compilations(journal))
+
+  def costs(self, journal, programs) -> dict[str, dict[str, Any]]:
+    """Per point, the columns about programs and compilation."""
+    return {key: _cost(journal, str(programs.name(point)))
+            for key, point in self.points.items()}
+
+
+class _Publisher:
+  """Writes `results.jsonl` anew whenever a point is done."""
+
+  def __init__(self, run: Run, journal, programs, figures):
+    """Starts with the points that an earlier run has finished."""
+    self._run, self._journal, self._programs = run, journal, programs
+    self._figures = figures
+    self._left = collections.Counter(key for _, key in run.missing(journal))
+    self._rows: dict[str, results.Row] = {}
+    self._write()
+
+  def __call__(self, key: str) -> None:
+    """Says that one more example of this point is in the journal."""
+    self._left[key] -= 1
+    if not self._left[key]:
+      self._write()
+
+  def _write(self) -> None:
+    run, records = self._run, self._journal.records
+    ready = self._figures.ready(records)
+    common, costs = run.common(self._journal), run.costs(
+        self._journal, self._programs)
+    for key in ready:
+      if key not in self._rows:
+        self._rows[key] = self._figures.row(key, records, common, costs[key])
+    if ready:
+      results.write_rows(run.directory / RESULTS,
+                         [self._rows[key] for key in ready])
 
 
 def _cost(journal, program: str) -> dict[str, Any]:

@@ -90,6 +90,34 @@ def test_a_finished_sweep_runs_nothing_again(sweep, done):
   assert again.rows == done[1].rows
 
 
+class Killed(BaseException):
+  """As if by a signal: nothing gets to tidy up."""
+
+
+def test_rows_are_written_as_their_points_finish(sweep, done, monkeypatch,
+                                                 tmp_path):
+  """A sweep that dies with rows on the disk goes on from there."""
+  resumed = dataclasses.replace(sweep, output_dir=str(tmp_path / 'out'))
+  write, counts = results.write_rows, []
+
+  def interrupted(path, rows):
+    write(path, rows)
+    counts.append(len(rows))
+    if len(counts) == 4:
+      raise Killed
+
+  monkeypatch.setattr(results, 'write_rows', interrupted)
+  with pytest.raises(Killed):
+    sweep_lib.Run(resumed)(Bar)
+  path = tmp_path / 'out' / sweep_lib.RESULTS
+  assert counts == sorted(counts) and 1 <= counts[-1] < 8
+  assert len(results.read_rows(path)) == counts[-1]
+  sweep_lib.Run(resumed)(Bar)
+  assert counts[4] >= counts[3] and counts[-1] == 8
+  assert [results.deterministic(row) for row in results.read_rows(path)] == [
+      results.deterministic(row) for row in done[1].rows]
+
+
 def test_other_settings_are_refused_before_anything_happens(sweep, done):
   before = {p.name: p.read_bytes() for p in done[0].directory.iterdir()}
   with timing.CompileLog() as log:
