@@ -65,7 +65,8 @@ def record(key, point, example, words, rng):
   stats = dict(rounds=rounds, drafted=5 * rounds, accepted=n - rounds,
                corrected=rounds, bonus=0, emitted=n, verifier_calls=rounds,
                drafter_calls=6 * rounds, deferred=n / 2,
-               histogram=[0, rounds, 0, 0, 0, 0])
+               histogram=[0, rounds, 0, 0, 0, 0],
+               rejected=[0, rounds, 0, 0, 0, 0])
   seconds = .004 * n * cost * rng.uniform(.9, 1.1)
   return results.Record(key, example.index, seconds, tokens, 0, stats)
 

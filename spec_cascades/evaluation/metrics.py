@@ -5,10 +5,14 @@ examples; all points share the resamples, so that differences are paired.
 """
 from __future__ import annotations
 
+import dataclasses
+import math
 from typing import Any, Mapping, Sequence
 
 import numpy as np
 from sacrebleu.metrics import BLEU
+
+from spec_cascades import stats as stats_lib
 
 COUNTS = ('rounds', 'drafted', 'accepted', 'corrected', 'bonus', 'emitted',
           'verifier_calls', 'drafter_calls')
@@ -66,6 +70,50 @@ def interval(samples: np.ndarray) -> tuple[float, float]:
   tail = (100 - LEVEL) / 2
   low, high = np.percentile(samples, [tail, 100 - tail], method='nearest')
   return float(low), float(high)
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+  """A ratio of sums, and its bootstrap interval; NaN where nothing counts."""
+  value: float
+  low: float
+  high: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Drafting:
+  """What drafts yielded: see `stats.block_efficiency` and `acceptance`."""
+  tokens: Estimate              # a verifier call
+  without_bonus: Estimate
+  accepted: list[Estimate]      # by depth, from 1; those judged at all
+
+
+def drafting(counters: Sequence[Mapping[str, Any]],
+             weights: np.ndarray) -> Drafting:
+  """Block efficiency and acceptance by position of examples of one point.
+
+  Args:
+    counters: The fields of `Stats` of each example.
+    weights: From `resamples`.
+  """
+  stats = stats_lib.Stats(**{
+      f.name: np.array([c[f.name] for c in counters])
+      for f in dataclasses.fields(stats_lib.Stats)})
+  accepted, judged = stats_lib.acceptance(stats)
+  return Drafting(
+      _estimate(*stats_lib.block_efficiency(stats), weights),
+      _estimate(*stats_lib.block_efficiency(stats, bonus=False), weights),
+      [_estimate(a, b, weights) for a, b in zip(accepted.T, judged.T)
+       if b.sum()])
+
+
+def _estimate(numerator, denominator, weights) -> Estimate:
+  with np.errstate(invalid='ignore'):     # a resample without any such draft
+    samples = bootstrap_ratio(numerator, denominator, weights)
+    value = float(numerator.sum() / denominator.sum())
+  samples = samples[np.isfinite(samples)]
+  low, high = interval(samples) if samples.size else (math.nan, math.nan)
+  return Estimate(value, low, high)
 
 
 def ratios(stats: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -41,6 +41,7 @@ class Summary:
   equalities: list[Equality]
   compilations: Compilations
   faults: list[str]
+  drafting: list[tuple[points_lib.Point, metrics.Drafting]]
 
 
 class Figures:
@@ -85,6 +86,11 @@ class Figures:
           metrics.bootstrap_bleu(parts, self._weights)), signature
     return self._known[key]
 
+  def drafting(self, key: str, records: Records) -> metrics.Drafting:
+    """What the drafts of a point yielded."""
+    return metrics.drafting([r.stats for r in self.taken(key, records)],
+                            self._weights)
+
   def row(self, key: str, records: Records, common: dict[str, Any],
           cost: dict[str, Any]) -> results.Row:
     """The row of a point that is `ready`.
@@ -121,7 +127,9 @@ def summarise(points: dict[str, points_lib.Point], figures: Figures,
                  _equalities(points, taken, figures.base), compilations, [
                      f'{point.label}, {examples[r.example].id}, round {r.fault}'
                      for key, point in points.items() for r in taken[key]
-                     if r.fault])
+                     if r.fault], [
+                         (point, figures.drafting(key, records))
+                         for key, point in points.items() if point.drafter])
 
 
 def _row(key, point, taken, sample, signature, common, cost) -> results.Row:

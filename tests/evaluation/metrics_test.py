@@ -69,6 +69,22 @@ def test_bootstrap_bleu_of_the_data_itself_is_the_score():
   np.testing.assert_allclose(once[0], metrics.bleu(TEXTS, REFERENCES)[0])
 
 
+def test_drafting_is_resampled_by_example():
+  row = dict(rounds=4, drafted=12, accepted=8, corrected=2, bonus=2, emitted=12,
+             deferred=1., verifier_calls=4, drafter_calls=12,
+             histogram=[1, 0, 1, 2], rejected=[1, 0, 1, 0])
+  other = dict(row, accepted=0, corrected=4, bonus=0, emitted=4,
+               histogram=[4, 0, 0, 0], rejected=[4, 0, 0, 0])
+  rows = [row, other] * 50
+  found = metrics.drafting(rows, metrics.resamples(len(rows), 400, 0))
+  assert found.tokens.value == 16 / 8 and found.without_bonus.value == 14 / 8
+  assert [x.value for x in found.accepted] == [3 / 8, 1, 2 / 3]
+  assert 1.7 < found.tokens.low < 2 < found.tokens.high < 2.3
+  assert found.accepted[1].low == found.accepted[1].high == 1
+  alone = metrics.drafting([other], metrics.resamples(1, 10, 0))
+  assert [x.value for x in alone.accepted] == [0]
+
+
 def test_ratios_are_of_sums():
   row = dict(rounds=2, drafted=10, accepted=3, corrected=1, bonus=1, emitted=5,
              verifier_calls=2, drafter_calls=12, deferred=2.5,

@@ -57,6 +57,18 @@ def parse(directory):
   return content, page
 
 
+def test_drafts_have_a_table_with_intervals(summary, written):
+  """As many lines as points with a drafter; the fake rounds keep 1 draft."""
+  head, body = table.drafting(summary.drafting)
+  assert len(body) == sum(row.gamma > 0 for row in summary.rows)
+  assert all(len(line) == len(head) for line in body)
+  at = head.index('accepted at 1')
+  assert {tuple(line[at:at + 2]) for line in body} == {('1.00', '1.00 to 1.00')}
+  assert {line[at + 2] for line in body} == {'0.00'}
+  content, page = parse(written[0])
+  assert 'What the drafts yielded' in content and 'accepted at 2' in page.texts
+
+
 def test_the_page_nests_and_escapes(written):
   _, page = parse(written[0])
   assert not page.stack and 'A & B <c>' in page.texts

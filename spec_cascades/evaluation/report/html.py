@@ -78,6 +78,12 @@ READING = (
     'each text.')
 
 
+YIELD = (
+    'tokens/call: emitted over calls of the verifier; without bonus, tokens '
+    'drawn after a draft without rejection are not counted. accepted at j: of '
+    'the drafts judged at depth j of a round.')
+
+
 def page(summary: summary_lib.Summary, title: str) -> str:
   """The whole report."""
   rows = summary.rows
@@ -97,6 +103,8 @@ def page(summary: summary_lib.Summary, title: str) -> str:
       '<h2>All points</h2>', _table(table.points(rows)),
       '<p class="soft">ms: mean per text. rejected: of the draft tokens '
       'judged. deferred: share of the law that came from the verifier.</p>',
+      '<h2>What the drafts yielded</h2>',
+      _table(table.drafting(summary.drafting)), f'<p class="soft">{YIELD}</p>',
       '<h2>How it was measured</h2>', _list(table.notes(summary)),
       f'<p class="soft">{html.escape(_versions(first.versions))}</p>']
   return ('<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'

@@ -4,6 +4,8 @@ from __future__ import annotations
 from typing import Sequence
 
 from spec_cascades.evaluation import frontier
+from spec_cascades.evaluation import metrics
+from spec_cascades.evaluation import points as points_lib
 from spec_cascades.evaluation import results
 from spec_cascades.evaluation import summary as summary_lib
 
@@ -44,6 +46,24 @@ def comparisons(items: Sequence[frontier.Comparison]) -> Table:
         span(fast.low, fast.high, 2), _verdict(fast), best,
         _number(good.value, '+.2f'), span(good.low, good.high, 2),
         _verdict(good)])
+  return head, body
+
+
+def drafting(items: Sequence[tuple[points_lib.Point, metrics.Drafting]]
+             ) -> Table:
+  """One line per point with drafts: tokens a call, acceptance by position."""
+  deepest = max((len(found.accepted) for _, found in items), default=0)
+  head = ['method', 'alpha', 'T', 'tokens/call', '95 %', 'without bonus',
+          '95 %']
+  for depth in range(1, deepest + 1):
+    head += [f'accepted at {depth}', '95 %']
+  body = []
+  for point, found in sorted(items, key=lambda x: -x[0].temperature):
+    line = [point.method, NONE if point.alpha is None else f'{point.alpha:g}',
+            f'{point.temperature:g}']
+    for x in (found.tokens, found.without_bonus, *found.accepted):
+      line += [f'{x.value:.2f}', span(x.low, x.high, 2)]
+    body.append(line + [NONE] * (len(head) - len(line)))
   return head, body
 
 
