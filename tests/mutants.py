@@ -165,4 +165,12 @@ MUTANTS = (
     Mutant('prompt lookup finds the end of the prompt', 'drafters/ngram.py',
            'hit = slot + self.order < length',
            'hit = slot + self.order <= length',
-           ('tests/drafters/ngram_test.py',)))
+           ('tests/drafters/ngram_test.py',)),
+    # What holds it together.
+    Mutant('rules that jit may take for each other', 'struct.py',
+           '  cls = dataclasses.dataclass(frozen=True)(cls)\n',
+           '  from flax import struct\n  return struct.dataclass(cls)\n',
+           ('tests/struct_test.py', '-k', 'structure_of_its_own')),
+    Mutant('rejections counted one depth late', 'stats.py',
+           'accepted + stats.rejected[..., :-1]',
+           'accepted + stats.rejected[..., 1:]', ('tests/stats_test.py',)))
