@@ -26,7 +26,7 @@ FAST = [
     (CHAIN, REJECT, CHOW, Warp(.7, top_k=4, top_p=.9, min_p=.05)),
     (STOP, REJECT, CHOW, PLAIN),
     (IID, REJECT, LOSSLESS, PLAIN),
-    (DISTINCT, REJECT, targets.TokenV1(.3), Warp(.5, top_p=.7)),
+    (DISTINCT, REJECT, LOSSLESS, PLAIN),
     (CHAIN, BLOCK, targets.TokenV3(.5), PLAIN),
     (IID, KSEQ, targets.TokenV1(.3), Warp(.7, top_p=.9))] + [
         (CHAIN, REJECT, rule, PLAIN) for rule in (
@@ -38,7 +38,7 @@ SLOW = [
     (STOP, REJECT, LOSSLESS, PLAIN),
     (IID, REJECT, CHOW, PLAIN),
     (IID, REJECT, targets.Lossy(.3), Warp(.5)),
-    (DISTINCT, REJECT, LOSSLESS, PLAIN),
+    (DISTINCT, REJECT, targets.TokenV1(.3), Warp(.5, top_p=.7)),
     (DISTINCT, REJECT, CHOW, PLAIN),
     (DISTINCT, REJECT, LOSSLESS, Warp(.7, top_k=2)),
     (IID, KSEQ, LOSSLESS, PLAIN),

@@ -6,21 +6,22 @@ a model class made from it; adding one is a line in `FAMILIES`.
 """
 from __future__ import annotations
 
-import contextlib
 import dataclasses
+import functools
 import hashlib
 import json
+import math
 import os
 import pathlib
 from typing import Any, Mapping
 
 from flax import traverse_util
-import jax
 import jax.numpy as jnp
 import numpy as np
 import safetensors
 import safetensors.numpy
 
+from spec_cascades.checkpoints import loading
 from spec_cascades.data import files
 from spec_cascades.evaluation import text
 from spec_cascades.models import t5
@@ -73,7 +74,9 @@ def save(directory: str | os.PathLike, lm: Any, params: Mapping[str, Any],
                      f'{", ".join(f.lm.__name__ for f in FAMILIES.values())}.')
   _check_dtype(dtype, 'save')
   flat = traverse_util.flatten_dict(dict(params), sep='/')
-  _check_tree({k: tuple(np.shape(x)) for k, x in flat.items()}, lm, 'save')
+  loading.fit(loading.Source(pathlib.Path('save'), lm, {
+      k: loading.Leaf(tuple(np.shape(x)), 0, lambda x=x: x, k)
+      for k, x in flat.items()}))
   directory.mkdir(parents=True, exist_ok=True)
   arrays = {name: np.ascontiguousarray(np.asarray(x).astype(jnp.dtype(dtype)))
             for name, x in sorted(flat.items())}
@@ -89,25 +92,43 @@ def save(directory: str | os.PathLike, lm: Any, params: Mapping[str, Any],
                          json.dumps(config, indent=2) + '\n')
 
 
-def load(directory: str | os.PathLike) -> tuple[Any, Any, text.Vocabulary]:
-  """The model, its parameters in float32 and its vocabulary.
+def recognises(path: pathlib.Path) -> bool:
+  """Whether `save` may have written this directory."""
+  config = path / CONFIG
+  try:
+    found = json.loads(config.read_text(encoding='utf-8'))
+  except (OSError, ValueError):
+    return False
+  return isinstance(found, dict) and {'format', 'family'} <= set(found)
+
+
+def source(directory: str | os.PathLike) -> loading.Source:
+  """What `load` reads, with the weights still in their files.
 
   Raises:
-    ValueError: A file is missing or damaged, the family is unknown, a name,
-      shape or dtype is not what the configuration asks for, or the vocabulary
-      is of another size.
+    ValueError: A file is missing or damaged, the family is unknown, or the
+      vocabulary is of another size.
   """
   directory = pathlib.Path(directory).expanduser()
   config = read_config(directory)
   lm = _model(config, directory / CONFIG)
   vocabulary = text.Vocabulary(str(_file(directory, VOCABULARY)))
   _check_vocabulary(vocabulary, lm.vocab_size)
-  paths = [_file(directory, name) for name in weight_files(config['shards'])]
-  arrays = _read_weights(paths, lm, config['dtype'])
-  # Unlike `jnp.asarray`, `device_put` compiles nothing.
-  params = jax.device_put({name: x.astype(np.float32)
-                           for name, x in arrays.items()})
-  return lm, traverse_util.unflatten_dict(params, sep='/'), vocabulary
+  leaves = {}
+  for name in weight_files(config['shards']):
+    leaves |= _leaves(_file(directory, name), config['dtype'])
+  return loading.Source(directory / WEIGHTS, lm, leaves,
+                        tokenizer=lambda: vocabulary)
+
+
+def load(directory: str | os.PathLike) -> tuple[Any, Any, text.Vocabulary]:
+  """The model, its parameters in float32 and its vocabulary.
+
+  Raises:
+    ValueError: See `source`; or a name, shape or dtype is not what the
+      configuration asks for.
+  """
+  return tuple(loading.load(source(directory)))
 
 
 def read_config(directory: str | os.PathLike) -> dict[str, Any]:
@@ -163,32 +184,6 @@ def _model(config, path):
   return family.lm(family.config(**config['config']))
 
 
-def _expected(lm) -> dict[str, tuple[int, ...]]:
-  # Making a key would compile: it is only traced.
-  tree = jax.eval_shape(lambda: lm.init_params(jax.random.key(0)))
-  flat = traverse_util.flatten_dict(tree, sep='/')
-  return {name: tuple(x.shape) for name, x in flat.items()}
-
-
-def _check_tree(shapes, lm, where) -> None:
-  """Compares names and shapes with what the model's `init_params` makes."""
-  expected = _expected(lm)
-  missing = sorted(set(expected) - set(shapes))
-  extra = sorted(set(shapes) - set(expected))
-  wrong = [f'{n} is {shapes[n]}, not {expected[n]}' for n in sorted(expected)
-           if n in shapes and shapes[n] != expected[n]]
-  found = {'missing': missing, 'left over': extra, 'wrong shape': wrong}
-  faults = [f'{what}: {_some(names)}' for what, names in found.items() if names]
-  if faults:
-    raise ValueError(f'{where}: parameters do not fit the configuration; '
-                     f'{"; ".join(faults)}. Use the weights that belong to it.')
-
-
-def _some(names, limit: int = 3) -> str:
-  more = f' and {len(names) - limit} more' if len(names) > limit else ''
-  return ', '.join(names[:limit]) + more
-
-
 def _shards(arrays, limit) -> list[dict[str, np.ndarray]]:
   """The arrays in order, in groups of at most `limit` bytes."""
   shards, size = [{}], 0
@@ -200,34 +195,27 @@ def _shards(arrays, limit) -> list[dict[str, np.ndarray]]:
   return shards
 
 
-def _read_weights(paths, lm, dtype) -> dict[str, np.ndarray]:
-  """All arrays of the files; what they hold is checked before it is read."""
-  with contextlib.ExitStack() as stack:
-    slices = {}
-    for path in paths:
-      with _readable(path):
-        file = stack.enter_context(safetensors.safe_open(path, 'numpy'))
-        slices |= {name: (path, file.get_slice(name)) for name in file.keys()}
-    _check_tree({n: tuple(s.get_shape()) for n, (_, s) in slices.items()}, lm,
-                paths[0].parent / WEIGHTS)
-    out = {}
-    for name, (path, found) in slices.items():
-      if found.get_dtype() != DTYPES[dtype]:
-        raise ValueError(f'{path}: {CONFIG} says {dtype}, but {name} is '
-                         f'{found.get_dtype()}. Use the weights that belong '
-                         'to it.')
-      with _readable(path):
-        out[name] = found[...]
-    return out
+def _leaves(path: pathlib.Path, dtype: str) -> dict[str, loading.Leaf]:
+  """The arrays of a file, memory-mapped; ValueError for another dtype."""
+  with loading.readable(path, safetensors.SafetensorError):
+    file = safetensors.safe_open(path, 'numpy')
+  out = {}
+  for name in file.keys():
+    found = file.get_slice(name)
+    if found.get_dtype() != DTYPES[dtype]:
+      raise ValueError(f'{path}: {CONFIG} says {dtype}, but {name} is '
+                       f'{found.get_dtype()}. Use the weights that belong '
+                       'to it.')
+    shape = tuple(found.get_shape())
+    size = math.prod(shape) * jnp.dtype(dtype).itemsize
+    out[name] = loading.Leaf(
+        shape, size, functools.partial(_read, path, file, name), name)
+  return out
 
 
-@contextlib.contextmanager
-def _readable(path):
-  try:
-    yield
-  except safetensors.SafetensorError as error:
-    raise ValueError(f'{path} is damaged or cut off ({error}); '
-                     'get the file again.') from None
+def _read(path, file, name) -> np.ndarray:
+  with loading.readable(path, safetensors.SafetensorError):
+    return file.get_tensor(name)
 
 
 def _check_vocabulary(vocabulary, rows) -> None:

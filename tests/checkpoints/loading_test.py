@@ -1,0 +1,150 @@
+"""A load is whole or refused, and reads one array at a time."""
+import pathlib
+
+from flax import traverse_util
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+
+from spec_cascades import checkpoints
+from spec_cascades.checkpoints import loading
+from tests.models import tiny
+
+LM = tiny.LMS['gemma2']
+
+
+def leaves_of(params, log=None):
+  """Leaves that note when they are read."""
+  def leaf(name, x):
+    def read():
+      if log is not None:
+        log.append(name)
+      return np.asarray(x)
+    return loading.Leaf(x.shape, x.nbytes, read, f'their.{name}')
+  flat = traverse_util.flatten_dict(params, sep='/')
+  return {name: leaf(name, x) for name, x in flat.items()}
+
+
+def source(leaves, **kwargs):
+  return loading.Source(pathlib.Path('some/model'), LM, leaves, **kwargs)
+
+
+@pytest.fixture(scope='module')
+def params():
+  return tiny.params_of(LM)
+
+
+class Bar:
+  """Notes what a progress bar is told."""
+  total, done, made = 0, 0, []
+
+  def __init__(self, total, **_):
+    self.total, self.done = total, 0
+    Bar.made.append(self)
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *_):
+    pass
+
+  def update(self, n):
+    self.done += n
+
+
+def test_everything_arrives_and_progress_counts_the_bytes(params):
+  log = []
+  found = loading.load(source(leaves_of(params, log), tokenizer=lambda: 'tok'),
+                       progress=Bar)
+  assert found.lm is LM and found.tokenizer == 'tok'
+  jax.tree.map(np.testing.assert_array_equal, found.params, params)
+  assert len(log) == len(set(log)) == len(jax.tree.leaves(params))
+  bar = Bar.made[-1]
+  assert bar.done == bar.total == sum(
+      x.nbytes for x in jax.tree.leaves(params))
+
+
+@pytest.mark.parametrize('dtype,kind', [
+    ('bfloat16', ml_dtypes.bfloat16), ('float16', np.float16)])
+def test_parameters_are_cast(params, dtype, kind):
+  found = loading.load(source(leaves_of(params)), dtype=dtype).params
+  jax.tree.map(lambda got, want: np.testing.assert_array_equal(
+      np.asarray(got), np.asarray(want).astype(kind)), found, params)
+
+
+def test_shards_are_placed_where_they_belong(params):
+  device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+  asked = []
+
+  def sharding(name, shape):
+    asked.append((name, shape))
+    return device
+
+  found = loading.load(source(leaves_of(params)), sharding=sharding).params
+  assert len(asked) == len(jax.tree.leaves(params))
+  jax.tree.map(np.testing.assert_array_equal, found, params)
+
+
+def test_a_load_is_whole_or_refused_before_anything_is_read(params):
+  log = []
+  whole = leaves_of(params, log)
+  name, *_ = whole
+  without = {k: v for k, v in whole.items() if k != name}
+  other = dict(whole)
+  other[name] = loading.Leaf((1, 2), 8, lambda: log.append(name), 'odd')
+  for leaves, kwargs, what in (
+      (without, {}, f'missing: {name}'),
+      (whole | {'x': loading.Leaf((1,), 4, None, 'their.x')}, {},
+       r'left over: their\.x\.'),
+      (whole, dict(left_over=['a', 'b', 'c', 'd']),
+       'left over: a, b, c and 1 more'),
+      (other, {}, r'wrong shape: odd is \(1, 2\), not')):
+    with pytest.raises(ValueError, match=what):
+      loading.load(source(leaves, **kwargs))
+  assert not log
+
+
+def test_a_file_that_lies_about_a_shape_is_refused(params):
+  name, leaf = next(iter(leaves_of(params).items()))
+  lies = loading.Leaf(leaf.shape, 4, lambda: np.zeros((3,)), 'their.name')
+  with pytest.raises(loading.Broken, match='its header says'):
+    loading.load(source(leaves_of(params) | {name: lies}))
+
+
+def test_errors_of_a_reader_become_one_line():
+  with pytest.raises(ValueError, match=r'^x is damaged or cut off \(a b\)'):
+    with loading.readable(pathlib.Path('x'), OSError):
+      raise OSError('a\nb')
+
+
+@pytest.mark.parametrize('dtype', ['float64', 'int8', ''])
+def test_other_dtypes_are_refused(params, dtype):
+  with pytest.raises(ValueError, match='allowed: float32, bfloat16, float16'):
+    loading.load(source(leaves_of(params)), dtype=dtype)
+
+
+def test_pickles_are_refused_with_the_command_that_converts_them(tmp_path):
+  (tmp_path / 'pytorch_model.bin').write_bytes(b'\x80\x04')
+  for path in (tmp_path, tmp_path / 'pytorch_model.bin'):
+    with pytest.raises(ValueError, match=r'unpickling runs .*save_pretrained'):
+      checkpoints.load(path)
+
+
+def test_what_is_no_checkpoint_is_said_to_be_none(tmp_path):
+  with pytest.raises(ValueError, match='No checkpoint at'):
+    checkpoints.load(tmp_path / 'none')
+  with pytest.raises(ValueError, match='is no checkpoint that is known'):
+    checkpoints.load(tmp_path)
+  (tmp_path / 'config.json').write_text('[1')
+  with pytest.raises(ValueError, match='is no checkpoint that is known'):
+    checkpoints.load(tmp_path)
+
+
+def test_the_shipped_models_load_by_their_path():
+  found = checkpoints.load(
+      pathlib.Path(checkpoints.__file__).parents[1]
+      / 'assets/debian_ende/drafter')
+  assert found.lm.vocab_size == 4096 and found.tokenizer.size == 4096
+  assert found.params['token_embedder']['embedding'].dtype == jnp.float32
