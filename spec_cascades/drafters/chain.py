@@ -5,32 +5,16 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Key
+from jaxtyping import Array, Key
 
 from spec_cascades import check
 from spec_cascades import struct
 from spec_cascades import types
 from spec_cascades import warp as warp_lib
 from spec_cascades.drafters.cached import Cached
+from spec_cascades.drafters.stop import Below  # noqa: F401, a stop for it
 from spec_cascades.models import prefill
-
-
-@struct.dataclass
-class Below:
-  """Stops a draft where max q, at temperature 1, is under a threshold.
-
-  Reference: the fallback of Kim et al. (2023), https://arxiv.org/abs/2302.07863
-  """
-  threshold: float | Float[Array, '*B'] = 0.6
-
-  def validate(self, batch: int | None = None) -> None:
-    """Raises ValueError for a threshold outside [0, 1]; host only."""
-    check.interval('threshold of Below', self.threshold, 0, 1, batch=batch,
-                   hint='It is a probability; 0 never stops.')
-
-  def __call__(self, q: types.Prediction) -> Bool[Array, 'B']:
-    """Whether to draft nothing after this node."""
-    return q.confidence < self.threshold
+from spec_cascades.models import reduced
 
 
 @struct.dataclass
@@ -77,6 +61,7 @@ class Chain(Cached):
         last = jnp.where((last == gamma) & self.stop(new), i, last)
       fold = jax.vmap(jax.random.fold_in, (0, None))
       child = jax.vmap(warp_lib.sample)(new.probs, fold(keys, i))
+      child = reduced.token_of(self.lm, params, child)
       return _put(tokens, child, i + 1), q, last
 
     def body(carry):
@@ -86,7 +71,7 @@ class Chain(Cached):
       return (i + 1, cache.truncate(cache.length + 1),
               *visit(i, hidden[:, 0], tokens, q, last))
 
-    nothing = jnp.zeros((b, gamma + 1, self.lm.vocab_size))
+    nothing = jnp.zeros((b, gamma + 1, reduced.width(self.lm, params)))
     tokens = jnp.zeros((b, gamma + 2), jnp.int32)  # one for a leaf's own child
     carry = (0, state, _put(tokens, ctx.root, 0),
              types.Prediction(nothing, nothing), jnp.full(b, gamma, jnp.int32))
@@ -95,6 +80,7 @@ class Chain(Cached):
       carry = (1, cache, *visit(0, hidden, *carry[2:]))
     _, cache, tokens, q, last = jax.lax.while_loop(
         lambda c: (c[0] < steps) & jnp.any(c[0] <= c[-1]), body, carry)
+    q = reduced.widen(self.lm, params, q)
     draft = types.Draft(types.chain(tokens[:, :-1], last), q,
                         jnp.minimum(last + 1, steps), max_depth=gamma,
                         full=self.stop is None)

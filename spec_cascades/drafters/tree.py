@@ -13,6 +13,7 @@ from spec_cascades import types
 from spec_cascades import warp as warp_lib
 from spec_cascades.drafters.cached import Cached
 from spec_cascades.models import prefill
+from spec_cascades.models import reduced
 
 
 @struct.dataclass
@@ -66,13 +67,15 @@ class Tree(Cached):
                               sum(d <= level for d in depth))
         hidden, cache = self.lm.extend(params, cache, block)
       q = ctx.warp(self.lm.head(params, hidden))
-      tokens = jax.vmap(self._children)(tokens, q, keys)
+      draw = jax.vmap(self._children, (0, 0, 0, None))
+      tokens = draw(tokens, q, keys, params)
+    q = reduced.widen(self.lm, params, q)
     pad = lambda x: jnp.pad(x, ((0, 0), (0, n - x.shape[1]), (0, 0)))
     calls = jnp.full_like(ctx.lengths, depth[-1] + ctx.leaf_q)
     return types.Draft(types.tree(tokens, self.parents), jax.tree.map(pad, q),
                        calls, self.law, depth[-1]), cache
 
-  def _children(self, tokens, q, key):
+  def _children(self, tokens, q, key, params):
     """Draws the children of every node that has a q; one sequence."""
     for node in range(len(q.probs)):
       rest, tried = q.probs[node], jnp.zeros(q.probs.shape[-1], bool)
@@ -82,7 +85,8 @@ class Tree(Cached):
         drawn = warp_lib.sample(rest, jax.random.fold_in(key, child))
         best = jnp.argmax(jnp.where(tried, -jnp.inf, q.logits[node]))
         token = jnp.where(rest.sum() > 0, drawn, best)
-        tokens = tokens.at[child].set(token)
+        tokens = tokens.at[child].set(
+            reduced.token_of(self.lm, params, token))
         if self.law == 'distinct':
           rest, tried = warp_lib.without(rest, token), tried.at[token].set(True)
     return tokens

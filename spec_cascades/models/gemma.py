@@ -313,6 +313,11 @@ class Gemma:
     return layers.pack(layers.narrowed(params, self.config.dtype),
                        tied=self.config.logits_via_embedding)
 
+  def narrow(self, params: Any, tokens: Int[Array, 'K']) -> Any:
+    """Packed parameters whose head predicts only `tokens`."""
+    return layers.narrow_head(params, tokens,
+                              tied=self.config.logits_via_embedding)
+
   def init(self, params: Any, prompt: types.Prompt,
            capacity: int) -> cache_lib.Cache:
     """Allocates `capacity` slots per row; reads nothing.

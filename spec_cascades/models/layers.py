@@ -17,7 +17,7 @@ from flax.linen import partitioning
 import jax
 from jax import lax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from spec_cascades import struct
 
@@ -97,6 +97,20 @@ def _pack_table(table: Float[Array, 'V E'], backend: str) -> dict[str, Any]:
   out_in = table.size >= OUT_IN_ELEMENTS[backend]
   return {'embedding': table,
           'packed': Packed(table if out_in else table.T, out_in)}
+
+
+def narrow_head(params: dict[str, Any], tokens: Int[Array, 'K'], *,
+                tied: bool) -> dict[str, Any]:
+  """Packed parameters whose head reads out only some tokens' logits."""
+  if tied:
+    table = params['token_embedder']['embedding']
+    rows = Packed(table[tokens], out_in=True)
+    return {**params, 'token_embedder': {'embedding': table, 'packed': rows}}
+  packed = params['decoder']['logits_dense']['packed']
+  axis = 0 if packed.out_in else 1
+  rows = Packed(jnp.take(packed.array, tokens, axis), packed.out_in)
+  decoder = {**params['decoder'], 'logits_dense': {'packed': rows}}
+  return {**params, 'decoder': decoder}
 
 
 def packed_name(names: tuple[str, ...]) -> str:

@@ -1,0 +1,95 @@
+"""A drafter over part of the vocabulary: exact, and cheaper at its head."""
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from spec_cascades import decode, targets
+from spec_cascades.drafters.chain import Chain
+from spec_cascades.drafters.tree import Tree
+from spec_cascades.models import reduced
+from spec_cascades.warp import Warp
+from tests.common import (
+    LEVEL, LM, P, Q, ROWS, assert_counted, keys, p_value, prompt, tally)
+from tests.models import tiny
+
+TOKENS = np.array([0, 2, 3])
+SMALL = reduced.Reduced(LM)
+NARROW = SMALL.pack(dict(model=Q, tokens=TOKENS))
+
+
+def joint_of(target, warp):
+  """The exact law, with a q that is zero on tokens 1 and 4."""
+  logits = jnp.full(Q.shape, -jnp.inf).at[..., TOKENS].set(Q[..., TOKENS])
+  pi = np.asarray(target(warp(logits), warp(P)).pi)
+  law = np.zeros((5,) * 3)
+  for a, b, c in itertools.product(range(5), repeat=3):
+    law[a, b, c] = pi[2, 3, a] * pi[3, a, b] * pi[a, b, c]
+  return law
+
+
+@pytest.mark.parametrize('drafter,target', [
+    (Chain(SMALL, 2), targets.Lossless()), (Chain(SMALL, 2), targets.Chow(.5)),
+    (Chain(SMALL, 2), targets.TokenV3(.5)),
+    (Tree(SMALL, (-1, 0, 0, 1)), targets.Ensemble(.4))],
+    ids=['Lossless', 'Chow', 'TokenV3', 'tree'])
+def test_the_law_is_exact(drafter, target):
+  """Chow never leaves the reduced tokens where it trusts q."""
+  warp = Warp(.9, top_p=.95)
+  spec = decode.GenSpecSample(LM, drafter, 6, eos=-1)
+  state = spec(P, NARROW, prompt(ROWS), keys(ROWS), target, warp)
+  assert p_value(tally(state), joint_of(target, warp)) > LEVEL
+  assert_counted(state, 3)
+  assert (np.asarray(state.fault) == 0).all()
+
+
+def test_the_exact_law_differs_from_that_of_the_whole_drafter():
+  """Or the test above could not tell."""
+  target, warp = targets.Chow(.5), Warp()
+  pi = np.asarray(target(warp(Q), warp(P)).pi)
+  assert np.abs(joint_of(target, warp).sum((1, 2)) - pi[2, 3]).max() > .01
+
+
+@pytest.mark.parametrize('name', tiny.LMS)
+def test_a_narrow_head_gives_the_same_logits_of_its_tokens(name):
+  """Of both families, tied and untied, packed either way."""
+  lm = tiny.LMS[name]
+  params, tokens = tiny.params_of(lm), np.array([1, 4, 7, 30])
+  hidden = jax.random.normal(jax.random.key(0), (2, 3, lm.config.emb_dim))
+  want = lm.head(lm.pack(params), hidden)[..., tokens]
+  small = reduced.Reduced(lm)
+  packed = small.pack(dict(model=params, tokens=tokens))
+  np.testing.assert_allclose(small.head(packed, hidden), want, atol=1e-5)
+  assert reduced.width(small, packed) == 4 and reduced.width(lm, None) == 31
+
+
+def test_all_tokens_are_the_drafter_itself():
+  whole = SMALL.pack(dict(model=Q, tokens=np.arange(5)))
+  run = lambda lm, params: decode.GenSpecSample(
+      LM, Chain(lm, 2), 20, eos=-1)(P, params, prompt(50), keys(50),
+                                    targets.TokenV1(.3), Warp())
+  a, b = run(SMALL, whole), run(LM, Q)
+  np.testing.assert_array_equal(a.tokens, b.tokens)
+  np.testing.assert_array_equal(a.stats.accepted, b.stats.accepted)
+
+
+def test_the_most_frequent_tokens_and_those_to_keep():
+  texts = [[5, 5, 5, 2], [2, 7], [], np.array([9, 2])]
+  assert reduced.frequent(texts, 3, 10).tolist() == [2, 5, 7]
+  assert reduced.frequent(texts, 3, 10, keep=(1,)).tolist() == [1, 2, 5]
+  assert reduced.frequent(texts, 10, 10).tolist() == list(range(10))
+
+
+@pytest.mark.parametrize('call,match', [
+    (lambda: reduced.frequent([[1]], 0, 10), 'of 0 tokens'),
+    (lambda: reduced.frequent([[1]], 11, 10), 'of 11 tokens'),
+    (lambda: reduced.frequent([[1]], 1, 10, keep=(1, 2)), 'from 2 to 10'),
+    (lambda: reduced.frequent([[10]], 1, 10), 'tokens from 10 to 10'),
+    (lambda: SMALL.pack(dict(model=Q, tokens=np.array([2, 1]))), 'ascending'),
+    (lambda: SMALL.pack(dict(model=Q, tokens=np.array([2, 5]))), 'to 5'),
+    (lambda: SMALL.pack(dict(model=Q, tokens=np.array([], int))), 'of 0 ids')])
+def test_a_draft_vocabulary_that_does_not_fit_is_refused(call, match):
+  with pytest.raises(ValueError, match=match):
+    call()

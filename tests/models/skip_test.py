@@ -1,0 +1,91 @@
+"""Some layers of a model are a model: the one with the others taken out."""
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from spec_cascades import decode, targets, types
+from spec_cascades.drafters.chain import Chain
+from spec_cascades.drafters.null import Null
+from spec_cascades.models import gemma, skip
+from spec_cascades.warp import Warp
+from tests.models import tiny
+
+
+def prompt_for(lm):
+  inputs = None if isinstance(lm, gemma.Gemma) else jnp.array([[3, 4, 5, 6]])
+  return types.Prompt(jnp.array([[2, 7]]), jnp.array([2]), inputs)
+
+
+@pytest.mark.parametrize('name', tiny.LMS)
+def test_all_layers_are_the_model(name):
+  lm = tiny.LMS[name]
+  params = tiny.params_of(lm)
+  same, kept = skip.shallow(lm, params, range(skip.layers_of(lm)))
+  assert jax.tree.structure(kept) == jax.tree.structure(params)
+  windows = getattr(lm.config, 'windows', None)
+  if windows is not None:
+    want = [lm.config.window(i) for i in range(lm.config.num_layers)]
+    assert list(same.config.windows) == want
+
+
+@pytest.mark.parametrize('name,keep', [
+    ('t5_1_1', (1,)), ('gemma3', (0, 2)), ('gemma2', (1,)), ('qwen2', (0,))])
+def test_layers_left_out_do_nothing(name, keep):
+  """A layer whose writes into the residual stream are zero is none."""
+  lm = tiny.LMS[name]
+  params = tiny.params_of(lm)
+  silent = jax.tree.map(jnp.asarray, params)
+  for i in set(range(skip.layers_of(lm))) - set(keep):
+    layer = silent['decoder'][f'layers_{i}']
+    for part, child in layer.items():
+      if part.startswith('post_'):                 # norms of what is added
+        child['scale'] = jnp.full_like(child['scale'], -lm.config.norm_offset)
+      for last in ('out', 'wo'):
+        if last in child:
+          child[last]['kernel'] = jnp.zeros_like(child[last]['kernel'])
+  small, kept = skip.shallow(lm, params, keep)
+  logits = []
+  for model, weights in ((lm, silent), (small, kept)):
+    packed = model.pack(weights)
+    cache = model.init(packed, prompt_for(lm), 8)
+    hidden, _ = model.extend(packed, cache, types.chain(jnp.array([[2, 7, 9]])))
+    logits.append(model.head(packed, hidden))
+  np.testing.assert_allclose(*logits, atol=1e-5)
+
+
+def test_it_drafts_for_the_model_it_comes_from():
+  lm = tiny.LMS['gemma3']
+  params = lm.pack(tiny.params_of(lm))
+  small, kept = skip.shallow(lm, params, (0, 1))
+  assert kept['token_embedder'] is params['token_embedder']
+  run = lambda drafter, weights: decode.GenSpecSample(
+      lm, drafter, 24, eos=-1)(params, weights, prompt_for(lm),
+                               decode.row_keys(0, [0]), targets.Lossless(),
+                               Warp(0.))
+  alone, drafted = run(Null(), None), run(Chain(small, 3), kept)
+  np.testing.assert_array_equal(alone.tokens, drafted.tokens)
+  assert drafted.stats.rounds[0] < alone.stats.rounds[0]
+
+
+def test_layers_spread_evenly():
+  assert skip.spread(18, 3) == (0, 8, 17) and skip.spread(4, 4) == (0, 1, 2, 3)
+  assert skip.spread(5, 1) == (0,)
+
+
+@pytest.mark.parametrize('keep', [(), (1, 0), (0, 0), (-1,), (0, 3)])
+def test_layers_that_are_not_there_are_refused(keep):
+  lm = tiny.LMS['gemma3']
+  with pytest.raises(ValueError, match='from 0 to 2'):
+    skip.shallow(lm, tiny.params_of(lm), keep)
+  with pytest.raises(ValueError, match='allowed: 1 to 4'):
+    skip.spread(4, 5)
+
+
+def test_the_model_itself_is_left_alone():
+  lm = tiny.LMS['gemma2']
+  before = dataclasses.asdict(lm.config)
+  skip.shallow(lm, tiny.params_of(lm), (1,))
+  assert dataclasses.asdict(lm.config) == before
