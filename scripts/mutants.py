@@ -24,6 +24,7 @@ import _cli
 sys.path.insert(0, str(_cli.ROOT / 'tests'))
 import mutants  # pylint: disable=wrong-import-position
 
+TIMEOUT = 600                         # seconds
 COPIED = ('spec_cascades', 'tests', 'pyproject.toml')
 
 
@@ -73,10 +74,13 @@ def dies(mutant: mutants.Mutant) -> bool:
                        f'{text.count(mutant.old)} times in {mutant.file}; '
                        'update tests/mutants.py.')
     path.write_text(text.replace(mutant.old, mutant.new), encoding='utf-8')
-    done = subprocess.run(
-        [sys.executable, '-m', 'pytest', '-x', '-q', '-p', 'no:cacheprovider',
-         *mutant.test], cwd=root, env=dict(os.environ, PYTHONPATH=str(root)),
-        capture_output=True, text=True, check=False)
+    try:
+      done = subprocess.run(
+          [sys.executable, '-m', 'pytest', '-x', '-q', '-p', 'no:cacheprovider',
+           *mutant.test], cwd=root, env=dict(os.environ, PYTHONPATH=str(root)),
+          capture_output=True, text=True, check=False, timeout=TIMEOUT)
+    except subprocess.TimeoutExpired:
+      return False                       # a test has to fail, not to hang
   if done.returncode not in (0, 1):
     raise ValueError(f'{mutant.name}: pytest exited with {done.returncode}: '
                      f'{done.stdout[-300:]}')
