@@ -16,7 +16,7 @@ def made(module):
   """One of each public dataclass of a module that has defaults."""
   return [x() for x in vars(module).values()
           if isinstance(x, type) and dataclasses.is_dataclass(x)
-          and x.__module__ == module.__name__
+          and x.__module__.startswith(module.__name__)
           and all(f.default is not dataclasses.MISSING
                   for f in dataclasses.fields(x))]
 

@@ -55,7 +55,7 @@ class Chain(Cached):
 
     def visit(i, hidden, tokens, q, last):
       """Records q at node i and draws node i + 1."""
-      new = ctx.warp(self.lm.head(params, hidden))
+      new = ctx.warp(reduced.read(self.lm, params, hidden))
       q = jax.tree.map(lambda all, x: _put(all, x, i), q, new)
       if self.stop is not None:
         last = jnp.where((last == gamma) & self.stop(new), i, last)
@@ -71,7 +71,7 @@ class Chain(Cached):
       return (i + 1, cache.truncate(cache.length + 1),
               *visit(i, hidden[:, 0], tokens, q, last))
 
-    nothing = jnp.zeros((b, gamma + 1, reduced.width(self.lm, params)))
+    nothing = jnp.zeros((b, gamma + 1, reduced.width(self.lm)))
     tokens = jnp.zeros((b, gamma + 2), jnp.int32)  # one for a leaf's own child
     carry = (0, state, _put(tokens, ctx.root, 0),
              types.Prediction(nothing, nothing), jnp.full(b, gamma, jnp.int32))

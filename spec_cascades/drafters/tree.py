@@ -66,7 +66,7 @@ class Tree(Cached):
         block = types.head_of(types.tree(tokens, self.parents),
                               sum(d <= level for d in depth))
         hidden, cache = self.lm.extend(params, cache, block)
-      q = ctx.warp(self.lm.head(params, hidden))
+      q = ctx.warp(reduced.read(self.lm, params, hidden))
       draw = jax.vmap(self._children, (0, 0, 0, None))
       tokens = draw(tokens, q, keys, params)
     q = reduced.widen(self.lm, params, q)

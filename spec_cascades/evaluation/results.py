@@ -18,7 +18,8 @@ from spec_cascades.data import files
 SCHEMA = 1
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 # Sources that decide which tokens come out.
-ENGINE = ('*.py', 'models/*.py', 'drafters/*.py', 'checkpoints/native.py',
+ENGINE = ('*.py', 'targets/*.py', 'models/*.py', 'drafters/*.py',
+          'checkpoints/native.py', 'checkpoints/loading.py',
           *(f'evaluation/{name}.py'
             for name in ('text', 'programs', 'rules', 'examples', 'pairs')))
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Iterable, Sequence
 
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int
+from jaxtyping import Array, Float, Int
 import numpy as np
 
 from spec_cascades import types
@@ -18,13 +19,20 @@ from spec_cascades import types
 
 @dataclasses.dataclass(frozen=True)
 class Reduced:
-  """`lm` with a head over K tokens; only drafters can use it.
+  """`lm` with a head over K tokens; the others have logits of -inf.
 
   Parameters are `{'model': those of lm, 'tokens': [K] ids, ascending}`, so
-  that a drafter and its tokens are saved together. `head` gives K logits:
-  `token_of` and `widen` turn what is drawn from them into the verifier's terms.
+  that a drafter and its tokens are saved together. Drafters work with the K
+  logits alone (`read`), and turn what they draw into the verifier's terms
+  (`token_of`, `widen`).
   """
   lm: Any
+  size: int                          # K
+
+  def init_params(self, key: jax.Array) -> dict[str, Any]:
+    """Random parameters and the first K tokens."""
+    return dict(model=self.lm.init_params(key),
+                tokens=jnp.arange(self.size, dtype=jnp.int32))
 
   @property
   def vocab_size(self) -> int:
@@ -38,6 +46,9 @@ class Reduced:
       ValueError: The ids are not ascending ids of the vocabulary.
     """
     tokens = np.asarray(params['tokens'])
+    if tokens.shape != (self.size,):
+      raise ValueError(f'Got a draft vocabulary of shape {tokens.shape}; this '
+                       f'model has ({self.size},).')
     low, high = (tokens.min(), tokens.max()) if tokens.size else (-1, -1)
     if not (tokens.ndim == 1 and np.issubdtype(tokens.dtype, np.integer)
             and (np.diff(tokens) > 0).all() and 0 <= low
@@ -58,14 +69,21 @@ class Reduced:
     """As `lm` does: it reads all tokens."""
     return self.lm.extend(params['model'], cache, tree)
 
-  def head(self, params: Any, hidden: Any):
-    """Float32 logits [*axes, K]."""
-    return self.lm.head(params['model'], hidden)
+  def head(self, params: Any, hidden: Any) -> Float[Array, '*axes V']:
+    """Float32 logits."""
+    return _spread(self, params, read(self, params, hidden), -jnp.inf)
 
 
-def width(lm: Any, params: Any) -> int:
-  """How many logits a model's head has."""
-  return len(params['tokens']) if isinstance(lm, Reduced) else lm.vocab_size
+def width(lm: Any) -> int:
+  """How many logits `read` gives."""
+  return lm.size if isinstance(lm, Reduced) else lm.vocab_size
+
+
+def read(lm: Any, params: Any, hidden: Any) -> Float[Array, '*axes K']:
+  """Float32 logits of the tokens that a model predicts."""
+  if isinstance(lm, Reduced):
+    return lm.lm.head(params['model'], hidden)
+  return lm.head(params, hidden)
 
 
 def token_of(lm: Any, params: Any,
@@ -78,10 +96,13 @@ def widen(lm: Any, params: Any, q: types.Prediction) -> types.Prediction:
   """A prediction over the whole vocabulary: tokens left out have mass 0."""
   if not isinstance(lm, Reduced):
     return q
-  spread = lambda x, fill: jnp.full(
-      (*x.shape[:-1], lm.vocab_size), fill, x.dtype
-  ).at[..., params['tokens']].set(x)
-  return types.Prediction(spread(q.logits, -jnp.inf), spread(q.probs, 0))
+  return types.Prediction(_spread(lm, params, q.logits, -jnp.inf),
+                          _spread(lm, params, q.probs, 0))
+
+
+def _spread(lm, params, x, fill):
+  wide = jnp.full((*x.shape[:-1], lm.vocab_size), fill, x.dtype)
+  return wide.at[..., params['tokens']].set(x)
 
 
 def frequent(texts: Iterable[Sequence[int]], size: int, vocab_size: int,

@@ -8,6 +8,7 @@ import pytest
 
 from spec_cascades import decode, targets
 from spec_cascades.drafters.chain import Chain
+from spec_cascades.drafters.null import Null
 from spec_cascades.drafters.tree import Tree
 from spec_cascades.models import reduced
 from spec_cascades.warp import Warp
@@ -16,7 +17,7 @@ from tests.common import (
 from tests.models import tiny
 
 TOKENS = np.array([0, 2, 3])
-SMALL = reduced.Reduced(LM)
+SMALL = reduced.Reduced(LM, 3)
 NARROW = SMALL.pack(dict(model=Q, tokens=TOKENS))
 
 
@@ -59,18 +60,30 @@ def test_a_narrow_head_gives_the_same_logits_of_its_tokens(name):
   params, tokens = tiny.params_of(lm), np.array([1, 4, 7, 30])
   hidden = jax.random.normal(jax.random.key(0), (2, 3, lm.config.emb_dim))
   want = lm.head(lm.pack(params), hidden)[..., tokens]
-  small = reduced.Reduced(lm)
+  small = reduced.Reduced(lm, 4)
   packed = small.pack(dict(model=params, tokens=tokens))
-  np.testing.assert_allclose(small.head(packed, hidden), want, atol=1e-5)
-  assert reduced.width(small, packed) == 4 and reduced.width(lm, None) == 31
+  got = reduced.read(small, packed, hidden)
+  np.testing.assert_allclose(got, want, atol=1e-5)
+  wide = np.asarray(small.head(packed, hidden))
+  np.testing.assert_array_equal(wide[..., tokens], got)
+  assert (np.delete(wide, tokens, -1) == -np.inf).all()
+  assert reduced.width(small) == 4 and reduced.width(lm) == 31
+
+
+def test_it_decodes_alone_as_well():
+  """As a model of its own it never says a token that was left out."""
+  state = decode.GenSpecSample(SMALL, Null(), 12, eos=-1)(
+      NARROW, None, prompt(200), keys(200), targets.Lossless(), Warp())
+  assert set(np.unique(state.tokens[:, 3:])) == set(TOKENS.tolist())
 
 
 def test_all_tokens_are_the_drafter_itself():
-  whole = SMALL.pack(dict(model=Q, tokens=np.arange(5)))
+  small = reduced.Reduced(LM, 5)
+  whole = small.pack(small.init_params(jax.random.key(0)) | dict(model=Q))
   run = lambda lm, params: decode.GenSpecSample(
       LM, Chain(lm, 2), 20, eos=-1)(P, params, prompt(50), keys(50),
                                     targets.TokenV1(.3), Warp())
-  a, b = run(SMALL, whole), run(LM, Q)
+  a, b = run(small, whole), run(LM, Q)
   np.testing.assert_array_equal(a.tokens, b.tokens)
   np.testing.assert_array_equal(a.stats.accepted, b.stats.accepted)
 
@@ -87,9 +100,9 @@ def test_the_most_frequent_tokens_and_those_to_keep():
     (lambda: reduced.frequent([[1]], 11, 10), 'of 11 tokens'),
     (lambda: reduced.frequent([[1]], 1, 10, keep=(1, 2)), 'from 2 to 10'),
     (lambda: reduced.frequent([[10]], 1, 10), 'tokens from 10 to 10'),
-    (lambda: SMALL.pack(dict(model=Q, tokens=np.array([2, 1]))), 'ascending'),
-    (lambda: SMALL.pack(dict(model=Q, tokens=np.array([2, 5]))), 'to 5'),
-    (lambda: SMALL.pack(dict(model=Q, tokens=np.array([], int))), 'of 0 ids')])
+    (lambda: SMALL.pack(dict(model=Q, tokens=np.array([2, 0, 1]))), 'ascend'),
+    (lambda: SMALL.pack(dict(model=Q, tokens=np.array([0, 2, 5]))), 'to 5'),
+    (lambda: SMALL.pack(dict(model=Q, tokens=np.array([1, 2]))), 'shape')])
 def test_a_draft_vocabulary_that_does_not_fit_is_refused(call, match):
   with pytest.raises(ValueError, match=match):
     call()
