@@ -1,10 +1,15 @@
-"""Translates text with a speculative cascade; prints as rounds finish.
+"""Decodes text with a speculative cascade; prints as rounds finish.
+
+A T5 translates it; a Gemma, Llama or Qwen, given by the path of its checkpoint,
+continues it, or answers it with --chat.
 
 Examples:
   python scripts/decode.py "This package contains the documentation."
   python scripts/decode.py --rule TokenV3 --alpha 0.3 --temperature 1 --trace \\
     "Click the button to save the document."
   python scripts/decode.py --file input.txt --rule Lossless > output.txt
+  python scripts/decode.py --verifier gemma-3-270m-q4_k_m.gguf \\
+    --drafter ngram "The capital of France is"
 Each line of a file or of standard input is a text of its own.
 """
 from __future__ import annotations
@@ -13,7 +18,7 @@ import argparse
 import os
 import pathlib
 import sys
-from typing import Sequence
+from typing import Any, Sequence
 
 import _cli
 
@@ -22,7 +27,7 @@ def _flags(args: Sequence[str]) -> argparse.Namespace:
   parser = _cli.Parser(
       description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   add = parser.add_argument
-  add('text', nargs='?', help='what to translate; default: standard input')
+  add('text', nargs='?', help='the input; default: standard input')
   add('--file', help='read the texts from this file instead')
   add('--rule', default='Lossless', help='a class of spec_cascades/targets.py')
   add('--alpha', type=float, help="the rule's threshold")
@@ -35,8 +40,11 @@ def _flags(args: Sequence[str]) -> argparse.Namespace:
   add('--max_length', type=int, default=128, help='output tokens at most')
   add('--max_input_length', type=int, help="input tokens at most; default: the "
       "model's")
-  add('--verifier', help='model directory; default: the shipped pair')
-  add('--drafter_dir', help='model directory; default: the shipped pair')
+  add('--verifier', help='model directory, or any checkpoint; default: the '
+      'shipped pair')
+  add('--drafter_dir', help='the same, for the drafter chain')
+  add('--chat', action='store_true', help='the text is a message to answer; '
+      "needs the checkpoint's chat template")
   add('--trace', action='store_true', help='show every round and the origin of '
       'its tokens; NO_COLOR is respected')
   return parser.parse_args(args)
@@ -59,22 +67,44 @@ def _texts(flags: argparse.Namespace) -> list[str]:
   return lines
 
 
+def _models(flags: argparse.Namespace) -> tuple[Any, Any]:
+  """The models, and what makes their prompts."""
+  # pylint: disable=g-import-not-at-top
+  from spec_cascades.evaluation import pairs
+  from spec_cascades.evaluation import rules
+  from spec_cascades.evaluation import text
+  from spec_cascades.evaluation import translate
+  if not translate.is_pair(flags.verifier):
+    if flags.drafter not in rules.WITHOUT_Q and not flags.drafter_dir:
+      raise ValueError(f'The drafter {flags.drafter} needs --drafter_dir; or '
+                       f'take --drafter {" or ".join(rules.WITHOUT_Q)}.')
+    pair = translate.given(flags.verifier, flags.drafter_dir)
+    return pair, pair.prompt
+  if flags.chat:
+    raise ValueError('--chat needs --verifier, a checkpoint with a chat '
+                     'template.')
+  paths = dict(verifier=flags.verifier, drafter=flags.drafter_dir)
+  pair = pairs.load(**{name: path for name, path in paths.items() if path})
+  return pair, text.encoder_prompt
+
+
 def main(args: Sequence[str]) -> None:
   flags = _flags(args)
   lines = _texts(flags)
   # pylint: disable=g-import-not-at-top
-  from spec_cascades.evaluation import pairs
   from spec_cascades.evaluation import trace
   from spec_cascades.evaluation import translate
   settings = translate.Settings(
       flags.rule, flags.drafter, flags.alpha, flags.gamma, flags.temperature,
       flags.top_p, flags.top_k, flags.seed, flags.max_length)
-  given = dict(verifier=flags.verifier, drafter=flags.drafter_dir)
-  pair = pairs.load(**{name: path for name, path in given.items() if path})
+  pair, prompt = _models(flags)
   translator = translate.Translator(
-      pair, settings, max_input_length=flags.max_input_length)
-  inputs = [translator.encode(line, f'Line {i}') if line.strip() else None
-            for i, line in enumerate(lines, 1)]
+      pair, settings, max_input_length=flags.max_input_length, prompt=prompt)
+  asked = lambda line: pair.vocabulary.chat(
+      [dict(role='user', content=line)]) if flags.chat else line
+  inputs = [
+      translator.encode(asked(line), f'Line {i}') if line.strip() else None
+      for i, line in enumerate(lines, 1)]
 
   painter = trace.Painter(trace.has_colour(sys.stdout.isatty(), os.environ))
   if flags.trace:

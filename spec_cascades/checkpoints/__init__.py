@@ -18,6 +18,10 @@ from spec_cascades.checkpoints.loading import Checkpoint
 FORMATS = {
     'native': 'a directory that scripts/export.py or convert_checkpoint.py '
               'wrote',
+    'hub': 'a Hugging Face directory with config.json and model.safetensors',
+    'gguf_file': 'a GGUF file of a Llama, Qwen or Gemma',
+    't5x': 'a checkpoint_NNNN of T5X, or a directory of some',
+    'orbax': 'a run of scripts/train.py, or a Gemma as Orbax stores it',
 }
 PICKLES = ('.bin', '.pt', '.pth', '.ckpt', '.pkl')
 

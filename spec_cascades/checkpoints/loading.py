@@ -2,13 +2,20 @@
 
 A format says which arrays its files hold, under our names, and reads one when
 asked. What is missing, left over or of another shape is said before anything
-is read; a load is whole or refused.
+is read; a load is whole or refused. At any time memory holds the parameters so
+far, in their own dtype, and a few rows of the file.
 """
 from __future__ import annotations
 
+from concurrent import futures
 import contextlib
 import dataclasses
+import functools
+import math
+import mmap
+import os
 import pathlib
+import types
 from typing import Any, Callable, Iterator, Mapping, NamedTuple, Sequence
 
 from flax import traverse_util
@@ -18,6 +25,18 @@ import numpy as np
 
 DTYPES = ('float32', 'bfloat16', 'float16')
 SHOWN = 3
+# What a damaged or malicious header may make Python's JSON reader raise.
+JSON_ERRORS = (ValueError, RecursionError)
+# Numbers of layers, by the stack that has them; a stack's layers are alike.
+DEPTHS = dict(num_layers='decoder', num_encoder_layers='encoder',
+              num_decoder_layers='decoder')
+# Bytes that are copied in one go, and the tile that a transposition takes: a
+# cache line of rows that stay in the second-level cache.
+CHUNK = 2**23
+TILE = (4096, 16)
+# XLA's CPU backend adopts an array that starts at a multiple of this.
+ALIGNMENT = 64
+THREADS = min(4, os.cpu_count() or 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,13 +46,16 @@ class Leaf:
   Attributes:
     shape: Of what `read` returns, which has our layout.
     nbytes: Bytes of the file that are read for it.
-    read: Returns it, memory-mapped if the format allows; any float dtype.
+    read: Returns it, memory-mapped if the format allows; any float dtype. An
+      object that reads what it is indexed with will do.
     name: What the file calls it.
+    dtype: Of the file; None if it is none of NumPy's or unknown.
   """
   shape: tuple[int, ...]
   nbytes: int
   read: Callable[[], np.ndarray]
   name: str
+  dtype: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,25 +120,39 @@ def load(source: Source, *, dtype: str = 'float32',
   if dtype not in DTYPES:
     raise ValueError(f'Got dtype {dtype!r}; allowed: {", ".join(DTYPES)}.')
   fit(source)
-  kind, flat = jnp.dtype(dtype), {}
+  tokenizer = source.tokenizer and source.tokenizer()
+  kind, flat = np.dtype(jnp.dtype(dtype)), {}
   total = sum(leaf.nbytes for leaf in source.leaves.values())
-  with (progress or _Silent)(total=total, unit='B', unit_scale=True,
+  with (progress or Silent)(total=total, unit='B', unit_scale=True,
                              desc=f'loading {source.path.name}') as bar:
     for name, leaf in source.leaves.items():
       where = sharding and sharding(name, leaf.shape)
-      flat[name] = _place(leaf, kind, where)
+      flat[name] = jax.block_until_ready(_place(leaf, kind, where))
       bar.update(leaf.nbytes)
-  jax.block_until_ready(flat)
-  tokenizer = source.tokenizer and source.tokenizer()
   return Checkpoint(source.lm, traverse_util.unflatten_dict(flat, sep='/'),
                     tokenizer)
 
 
-def expected(lm: Any) -> dict[str, tuple[int, ...]]:
-  """Names and shapes of a model's parameters; compiles nothing."""
-  tree = jax.eval_shape(lambda: lm.init_params(jax.random.key(0)))
-  flat = traverse_util.flatten_dict(tree, sep='/')
-  return {name: tuple(x.shape) for name, x in flat.items()}
+@functools.lru_cache(maxsize=16)
+def expected(lm: Any) -> Mapping[str, tuple[int, ...]]:
+  """Names and shapes of a model's parameters; compiles nothing.
+
+  One layer of each stack is traced; the others have the same shapes.
+  """
+  depths = {name: getattr(lm.config, name) for name in DEPTHS
+            if name in {f.name for f in dataclasses.fields(lm.config)}}
+  shallow = dataclasses.replace(lm, config=dataclasses.replace(
+      lm.config, **dict.fromkeys(depths, 1)))
+  stacks = {DEPTHS[name]: depth for name, depth in depths.items()}
+  tree = jax.eval_shape(shallow.init_params,
+                        jax.eval_shape(lambda: jax.random.key(0)))
+  shapes = {}
+  for name, x in traverse_util.flatten_dict(tree, sep='/').items():
+    stack, layer, *rest = name.split('/')
+    copies = [name] if layer != 'layers_0' else [
+        '/'.join((stack, f'layers_{i}', *rest)) for i in range(stacks[stack])]
+    shapes |= dict.fromkeys(copies, tuple(x.shape))
+  return types.MappingProxyType(shapes)
 
 
 def fit(source: Source) -> None:
@@ -142,19 +178,79 @@ def some(names: Sequence[str], limit: int = SHOWN) -> str:
   return ', '.join(names[:limit]) + more
 
 
-def _place(leaf: Leaf, dtype: np.dtype, sharding) -> jax.Array:
-  """Reads, casts and places one array, or the shards of it that are ours."""
+def read(leaf: Leaf) -> Any:
+  """The array of a leaf; ValueError if it is not what its header says."""
   array = leaf.read()
   if tuple(array.shape) != tuple(leaf.shape):
     raise Broken(f'{leaf.name} has shape {array.shape}; its header says '
                  f'{leaf.shape}. Get the file again.')
+  if not jnp.issubdtype(array.dtype, jnp.floating):
+    raise ValueError(f'{leaf.name} is {array.dtype}; weights have to be '
+                     'floating-point numbers.')
+  return array
+
+
+def rows(array: np.ndarray, nbytes: int) -> Iterator[Any]:
+  """Indices of an array's rows in groups of about `nbytes` bytes."""
+  if not array.ndim:
+    yield ()
+    return
+  step = max(1, nbytes * len(array) // max(1, array.nbytes))
+  yield from (slice(i, i + step) for i in range(0, len(array), step))
+
+
+def forget(array: np.ndarray) -> None:
+  """Gives back the memory of pages that were read through a memory map."""
+  base = array
+  while isinstance(base, (np.ndarray, memoryview)):
+    base = base.base if isinstance(base, np.ndarray) else base.obj
+  if isinstance(base, mmap.mmap) and hasattr(mmap, 'MADV_DONTNEED'):
+    base.madvise(mmap.MADV_DONTNEED)
+
+
+def copied(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
+  """Row-major in `dtype`, where a device on this host can adopt it."""
+  size = math.prod(array.shape) * dtype.itemsize
+  raw = np.empty(size + ALIGNMENT, np.uint8)
+  start = -raw.ctypes.data % ALIGNMENT
+  out = raw[start:start + size].view(dtype).reshape(array.shape)
+  turned = array.ndim == 2 and array.strides[0] < array.strides[1]
+  # Rows of the file: of the array, or of what it is the transpose of.
+  given, taken = (array.T, out.T) if turned else (array, out)
+  move = functools.partial(_move, given, taken, turned)
+  parts = list(rows(given, CHUNK))
+  if len(parts) == 1:
+    move(parts[0])
+  else:
+    with futures.ThreadPoolExecutor(THREADS) as pool:
+      list(pool.map(move, parts))
+  return out
+
+
+def _place(leaf: Leaf, dtype: np.dtype, sharding) -> jax.Array:
+  """Reads, casts and places one array, or the shards of it that are ours."""
+  array = read(leaf)
   if sharding is None:
-    return jax.device_put(np.ascontiguousarray(array.astype(dtype, copy=False)))
-  cut = lambda index: np.ascontiguousarray(array[index].astype(dtype))
+    return jax.device_put(copied(np.asarray(array), dtype))
+  cut = lambda index: copied(np.asarray(array[index]), dtype)
   return jax.make_array_from_callback(leaf.shape, sharding, cut)
 
 
-class _Silent:
+def _move(given, taken, turned, part) -> None:
+  """taken[part] = given[part], cast; the pages of `given` are given back."""
+  x, y = given[part], taken[part]
+  if not turned:
+    y[...] = x.astype(y.dtype, copy=False)
+  else:
+    width, height = TILE
+    for i in range(0, x.shape[0], height):
+      for j in range(0, x.shape[1], width):
+        tile = slice(i, i + height), slice(j, j + width)
+        y[tile] = x[tile].astype(y.dtype, copy=False)
+  forget(given)
+
+
+class Silent:
   """A progress bar that shows nothing."""
 
   def __init__(self, **_):

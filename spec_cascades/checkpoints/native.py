@@ -1,16 +1,15 @@
 """A model as a directory: config.json, model.safetensors, sentencepiece.model.
 
-Large weights are several files, model-00001-of-00002.safetensors and so on.
+Large weights are several files, model-00001-of-00002.safetensors and so on. A
+tokenizer of another kind is kept in the files that it came in.
 Parameter names are T5X's, joined by '/'. A family is a configuration class and
 a model class made from it; adding one is a line in `FAMILIES`.
 """
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 import json
-import math
 import os
 import pathlib
 from typing import Any, Mapping
@@ -18,22 +17,27 @@ from typing import Any, Mapping
 from flax import traverse_util
 import jax.numpy as jnp
 import numpy as np
-import safetensors
-import safetensors.numpy
 
+from spec_cascades.checkpoints import hub
+from spec_cascades.checkpoints import hub_config
 from spec_cascades.checkpoints import loading
+from spec_cascades.checkpoints import tensors
 from spec_cascades.data import files
 from spec_cascades.evaluation import text
+from spec_cascades.models import gemma
 from spec_cascades.models import t5
 
 FORMAT = 1
 CONFIG, WEIGHTS, VOCABULARY = (
     'config.json', 'model.safetensors', 'sentencepiece.model')
-DTYPES = {'bfloat16': 'BF16', 'float32': 'F32'}
-# Tables are often padded to a multiple of 128 rows.
-MAX_SPARE_ROWS = 128
+DTYPES = ('bfloat16', 'float32')
+# T5 keeps 100 sentinels out of its SentencePiece model, and tables are padded
+# to a multiple of 128 rows.
+MAX_SPARE_ROWS = 228
 DEFAULT_MAX_INPUT = 128
+ROPES = ('rope', 'local_rope')
 SHARD_BYTES = 2**24
+MAX_SHARDS = 100_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,11 +47,12 @@ class Family:
   lm: type
 
 
-FAMILIES = {'t5': Family(t5.T5Config, t5.T5)}
+FAMILIES = {'t5': Family(t5.T5Config, t5.T5),
+            'gemma': Family(gemma.GemmaConfig, gemma.Gemma)}
 
 
 def save(directory: str | os.PathLike, lm: Any, params: Mapping[str, Any],
-         vocabulary_path: str | os.PathLike, dtype: str = 'bfloat16', *,
+         vocabulary_path: str | os.PathLike | None, dtype: str = 'bfloat16', *,
          max_input_length: int = DEFAULT_MAX_INPUT,
          shard_bytes: int = SHARD_BYTES,
          info: Mapping[str, Any] | None = None) -> None:
@@ -57,7 +62,7 @@ def save(directory: str | os.PathLike, lm: Any, params: Mapping[str, Any],
     directory: Is created; files of the same names are replaced.
     lm: A model of one of `FAMILIES`.
     params: Parameters in checkpoint layout, not packed.
-    vocabulary_path: The SentencePiece model, which is copied.
+    vocabulary_path: The SentencePiece model, which is copied, if any.
     dtype: Of the weights in the file: 'bfloat16' or 'float32'.
     max_input_length: Longest input in tokens, EOS included, for which the
       model is meant.
@@ -67,29 +72,64 @@ def save(directory: str | os.PathLike, lm: Any, params: Mapping[str, Any],
   Raises:
     ValueError: Unknown family or dtype, or parameters of another shape.
   """
-  directory = pathlib.Path(directory).expanduser()
-  family = next((n for n, f in FAMILIES.items() if type(lm) is f.lm), None)
-  if family is None:
-    raise ValueError(f'Got a {type(lm).__name__} to save; allowed: '
-                     f'{", ".join(f.lm.__name__ for f in FAMILIES.values())}.')
-  _check_dtype(dtype, 'save')
   flat = traverse_util.flatten_dict(dict(params), sep='/')
-  loading.fit(loading.Source(pathlib.Path('save'), lm, {
-      k: loading.Leaf(tuple(np.shape(x)), 0, lambda x=x: x, k)
-      for k, x in flat.items()}))
+  leaves = {name: loading.Leaf(tuple(np.shape(x)), x.nbytes, lambda x=x: x,
+                               name) for name, x in flat.items()}
+  words = {} if vocabulary_path is None else {
+      VOCABULARY: pathlib.Path(vocabulary_path).expanduser().read_bytes()}
+  write(directory, loading.Source(pathlib.Path('save'), lm, leaves), dtype,
+        words=words, max_input_length=max_input_length,
+        shard_bytes=shard_bytes, info=info)
+
+
+def write(directory: str | os.PathLike, source: loading.Source,
+          dtype: str = 'bfloat16', *, words: Mapping[str, bytes],
+          max_input_length: int = DEFAULT_MAX_INPUT,
+          shard_bytes: int = SHARD_BYTES, info: Mapping[str, Any] | None = None,
+          tick: tensors.Write = lambda _: None) -> None:
+  """Writes a model whose weights are read one by one; see `save`.
+
+  Args:
+    directory: Is created; files of the same names are replaced.
+    source: Where the weights are.
+    dtype: Of the weights in the file.
+    words: Files of the tokenizer by name; a SentencePiece model with T5's ids
+      is called `VOCABULARY`.
+    max_input_length: See `save`.
+    shard_bytes: See `save`.
+    info: See `save`.
+    tick: See `tensors.write`.
+
+  Raises:
+    ValueError: See `save`.
+  """
+  directory = pathlib.Path(directory).expanduser()
+  family, config = family_of(source.lm), source.lm.config
+  _check_dtype(dtype, 'save')
+  loading.fit(source)
   directory.mkdir(parents=True, exist_ok=True)
-  arrays = {name: np.ascontiguousarray(np.asarray(x).astype(jnp.dtype(dtype)))
-            for name, x in sorted(flat.items())}
-  shards = _shards(arrays, shard_bytes)
-  config = dict(format=FORMAT, family=family, dtype=dtype, shards=len(shards),
-                max_input_length=max_input_length,
-                config=dataclasses.asdict(lm.config), info=dict(info or {}))
+  shards = tensors.shards(dict(sorted(source.leaves.items())),
+                          jnp.dtype(dtype).itemsize, shard_bytes)
   for name, shard in zip(weight_files(len(shards)), shards):
-    files.write_atomically(directory / name, safetensors.numpy.save(shard))
-  vocabulary = pathlib.Path(vocabulary_path).expanduser().read_bytes()
-  files.write_atomically(directory / VOCABULARY, vocabulary)
+    tensors.write(directory / name, shard, dtype, tick)
+  for name, content in words.items():
+    files.write_atomically(directory / name, content)
+  vocabulary = VOCABULARY if VOCABULARY in words else next(iter(words), None)
+  described = dict(
+      format=FORMAT, family=family, dtype=dtype, shards=len(shards),
+      max_input_length=max_input_length, vocabulary=vocabulary,
+      config=dataclasses.asdict(config), info=dict(info or {}))
   files.write_atomically(directory / CONFIG,
-                         json.dumps(config, indent=2) + '\n')
+                         json.dumps(described, indent=2) + '\n')
+
+
+def family_of(lm: Any) -> str:
+  """The name of a model's family; ValueError if it is of none."""
+  for name, family in FAMILIES.items():
+    if type(lm) is family.lm:
+      return name
+  raise ValueError(f'Got a {type(lm).__name__} to save; allowed: '
+                   f'{", ".join(f.lm.__name__ for f in FAMILIES.values())}.')
 
 
 def recognises(path: pathlib.Path) -> bool:
@@ -97,7 +137,7 @@ def recognises(path: pathlib.Path) -> bool:
   config = path / CONFIG
   try:
     found = json.loads(config.read_text(encoding='utf-8'))
-  except (OSError, ValueError):
+  except (OSError, *loading.JSON_ERRORS):
     return False
   return isinstance(found, dict) and {'format', 'family'} <= set(found)
 
@@ -112,17 +152,15 @@ def source(directory: str | os.PathLike) -> loading.Source:
   directory = pathlib.Path(directory).expanduser()
   config = read_config(directory)
   lm = _model(config, directory / CONFIG)
-  vocabulary = text.Vocabulary(str(_file(directory, VOCABULARY)))
-  _check_vocabulary(vocabulary, lm.vocab_size)
   leaves = {}
   for name in weight_files(config['shards']):
     leaves |= _leaves(_file(directory, name), config['dtype'])
-  return loading.Source(directory / WEIGHTS, lm, leaves,
-                        tokenizer=lambda: vocabulary)
+  return loading.Source(directory / WEIGHTS, lm, leaves, tokenizer=_tokenizer(
+      directory, config['vocabulary'], lm.vocab_size))
 
 
-def load(directory: str | os.PathLike) -> tuple[Any, Any, text.Vocabulary]:
-  """The model, its parameters in float32 and its vocabulary.
+def load(directory: str | os.PathLike) -> tuple[Any, Any, Any]:
+  """The model, its parameters in float32 and its vocabulary, if it has one.
 
   Raises:
     ValueError: See `source`; or a name, shape or dtype is not what the
@@ -136,7 +174,7 @@ def read_config(directory: str | os.PathLike) -> dict[str, Any]:
   path = _file(pathlib.Path(directory).expanduser(), CONFIG)
   try:
     config = json.loads(path.read_text(encoding='utf-8'))
-  except ValueError as error:
+  except loading.JSON_ERRORS as error:
     raise ValueError(f'{path} is not JSON ({error}); '
                      'get the file again.') from None
   keys = {'format', 'family', 'dtype', 'config'}
@@ -146,20 +184,24 @@ def read_config(directory: str | os.PathLike) -> dict[str, Any]:
   if config['format'] != FORMAT:
     raise ValueError(f'{path} has format {config["format"]}; allowed: '
                      f'{FORMAT}. Save the model again.')
-  if config['family'] not in FAMILIES:
+  if config['family'] not in list(FAMILIES):
     raise ValueError(f'{path} is of family {config["family"]!r}; allowed: '
                      f'{", ".join(FAMILIES)}.')
   _check_dtype(config['dtype'], path)
+  shards = config.get('shards', 1)
+  if type(shards) is not int or not 0 < shards < MAX_SHARDS:
+    raise ValueError(f'{path} says shards={shards}; allowed: 1 to '
+                     f'{MAX_SHARDS - 1}.')
+  if not isinstance(config['config'], dict):
+    raise ValueError(f'{path}: config has to be an object. Save the model '
+                     'again.')
   return {'max_input_length': DEFAULT_MAX_INPUT, 'info': {}, 'shards': 1,
-          **config}
+          'vocabulary': VOCABULARY, **config}
 
 
 def weight_files(shards: int) -> list[str]:
   """Names of the files that hold the weights, in order."""
-  if shards == 1:
-    return [WEIGHTS]
-  stem, suffix = WEIGHTS.split('.')
-  return [f'{stem}-{i + 1:05d}-of-{shards:05d}.{suffix}' for i in range(shards)]
+  return tensors.file_names(shards, WEIGHTS)
 
 
 def digest(directory: str | os.PathLike) -> str:
@@ -169,53 +211,49 @@ def digest(directory: str | os.PathLike) -> str:
   kept = {k: config[k] for k in ('family', 'dtype', 'config')}
   state.update(json.dumps(kept, sort_keys=True).encode())
   for name in weight_files(config['shards']):
-    state.update(_file(directory, name).read_bytes())
+    with _file(directory, name).open('rb') as file:
+      hashlib.file_digest(file, lambda: state)
   return state.hexdigest()
 
 
 def _model(config, path):
-  family = FAMILIES[config['family']]
+  family, given = FAMILIES[config['family']], config['config']
   fields = {f.name for f in dataclasses.fields(family.config)}
-  unknown = sorted(set(config['config']) - fields)
+  unknown = sorted(set(given) - fields)
   if unknown:
     raise ValueError(f'{path} sets {", ".join(unknown)}, which a '
                      f'{config["family"]} does not have; allowed: '
                      f'{", ".join(sorted(fields))}.')
-  return family.lm(family.config(**config['config']))
-
-
-def _shards(arrays, limit) -> list[dict[str, np.ndarray]]:
-  """The arrays in order, in groups of at most `limit` bytes."""
-  shards, size = [{}], 0
-  for name, x in arrays.items():
-    if shards[-1] and size + x.nbytes > limit:
-      shards, size = [*shards, {}], 0
-    shards[-1][name] = x
-    size += x.nbytes
-  return shards
+  try:
+    ropes = {name: gemma.Rope(**x) for name, x in given.items()
+             if name in ROPES}
+    made = family.config(**{**given, **ropes})
+    hub_config.check(made)
+    hash(made)
+  except (TypeError, ValueError, ArithmeticError) as error:
+    raise ValueError(f'{path}: {error} Save the model again.') from None
+  return family.lm(made)
 
 
 def _leaves(path: pathlib.Path, dtype: str) -> dict[str, loading.Leaf]:
   """The arrays of a file, memory-mapped; ValueError for another dtype."""
-  with loading.readable(path, safetensors.SafetensorError):
-    file = safetensors.safe_open(path, 'numpy')
-  out = {}
-  for name in file.keys():
-    found = file.get_slice(name)
-    if found.get_dtype() != DTYPES[dtype]:
+  found = tensors.read(path)
+  for name, leaf in found.items():
+    if leaf.dtype != dtype:
       raise ValueError(f'{path}: {CONFIG} says {dtype}, but {name} is '
-                       f'{found.get_dtype()}. Use the weights that belong '
-                       'to it.')
-    shape = tuple(found.get_shape())
-    size = math.prod(shape) * jnp.dtype(dtype).itemsize
-    out[name] = loading.Leaf(
-        shape, size, functools.partial(_read, path, file, name), name)
-  return out
+                       f'{leaf.dtype}. Use the weights that belong to it.')
+  return found
 
 
-def _read(path, file, name) -> np.ndarray:
-  with loading.readable(path, safetensors.SafetensorError):
-    return file.get_tensor(name)
+def _tokenizer(directory, name, rows):
+  """Makes what `name`, a file of the directory, is the tokenizer of."""
+  if name is None:
+    return None
+  if name != VOCABULARY:
+    return hub.tokenizer_of(directory, rows)
+  vocabulary = text.Vocabulary(str(_file(directory, VOCABULARY)))
+  _check_vocabulary(vocabulary, rows)
+  return lambda: vocabulary
 
 
 def _check_vocabulary(vocabulary, rows) -> None:
@@ -224,7 +262,7 @@ def _check_vocabulary(vocabulary, rows) -> None:
   except (RuntimeError, OSError):
     raise ValueError(f'{vocabulary.path} is not a SentencePiece model; '
                      'get the file again.') from None
-  if not 0 <= rows - pieces < MAX_SPARE_ROWS:
+  if not 0 <= rows - pieces <= MAX_SPARE_ROWS:
     raise ValueError(f'{vocabulary.path} has {pieces} pieces, but the model '
                      f'has {rows} embeddings; use the vocabulary that the '
                      'model was trained with.')

@@ -3,10 +3,23 @@ from __future__ import annotations
 
 import codecs
 import dataclasses
-from typing import Iterator, Sequence
+from typing import Iterator, Protocol, Sequence
 
-from spec_cascades.evaluation import text
+# A character of UTF-8 has so many bytes at most.
+CHARACTER = 4
 
+
+class Vocabulary(Protocol):
+  """What text.Vocabulary and tokenizers.Tokenizer can both do."""
+
+  def decode(self, tokens: Sequence[int]) -> str:
+    """The text of tokens; more tokens never change its beginning."""
+
+  def piece(self, token: int) -> str:
+    """A token as the vocabulary spells it."""
+
+  def raw(self, token: int) -> bytes | None:
+    """Bytes of a token that may end inside a character; else None."""
 
 
 class Detokenizer:
@@ -18,7 +31,7 @@ class Detokenizer:
   text.
   """
 
-  def __init__(self, vocabulary: text.Vocabulary):
+  def __init__(self, vocabulary: Vocabulary):
     self._vocabulary = vocabulary
     self._tokens: list[int] = []
     self._shown = ''
@@ -40,14 +53,19 @@ class Detokenizer:
 
   def _pending(self) -> int:
     """How many tokens at the end are bytes of a character not yet complete."""
-    model, run = self._vocabulary.model, []
+    run = []
     for token in reversed(self._tokens):
-      if not model.is_byte(token):
+      raw = self._vocabulary.raw(token)
+      if raw is None or sum(map(len, run)) >= CHARACTER:
         break
-      run.append(int(model.id_to_piece(token)[3:5], 16))
+      run.insert(0, raw)
     decoder = codecs.getincrementaldecoder('utf-8')('replace')
-    decoder.decode(bytes(reversed(run)))
-    return len(decoder.getstate()[0])
+    decoder.decode(b''.join(run))
+    open_bytes, count = len(decoder.getstate()[0]), 0
+    while open_bytes > 0:
+      count += 1
+      open_bytes -= len(run[-count])
+    return count
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,8 +75,14 @@ class Piece:
   origin: str               # 'accepted', 'corrected' or 'bonus'
 
 
-def pieces(vocabulary: text.Vocabulary, tokens: Sequence[int],
+def pieces(vocabulary: Vocabulary, tokens: Sequence[int],
            origins: Sequence[str]) -> Iterator[Piece]:
   """The tokens of a round as they are spelt in the vocabulary."""
   for token, origin in zip(tokens, origins, strict=True):
-    yield Piece(vocabulary.model.id_to_piece(int(token)), origin)
+    yield Piece(_visible(vocabulary.piece(int(token))), origin)
+
+
+def _visible(piece: str) -> str:
+  """Line breaks and the like as escapes, so that a trace keeps its lines."""
+  return ''.join(c if c.isprintable() else c.encode('unicode_escape').decode()
+                 for c in piece)

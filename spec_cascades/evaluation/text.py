@@ -4,7 +4,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import pathlib
-from typing import Sequence
+from typing import Mapping, Sequence
 
 import jax.numpy as jnp
 import numpy as np
@@ -43,6 +43,30 @@ class Vocabulary:
       ids = ids[:ids.index(EOS)]
     return self.model.decode([t for t in ids if t != PAD])
 
+  @property
+  def ends(self) -> tuple[int, ...]:
+    """Tokens that end a text."""
+    return (EOS,)
+
+  @property
+  def context(self) -> None:
+    """A vocabulary does not say how long texts may be."""
+
+  def chat(self, messages: Sequence[Mapping[str, str]]) -> str:
+    """Raises ValueError: a vocabulary has no chat template."""
+    raise ValueError(f'{self.path} has no chat template; give the prompt as '
+                     'plain text.')
+
+  def piece(self, token: int) -> str:
+    """A token as the vocabulary spells it."""
+    return self.model.id_to_piece(token)
+
+  def raw(self, token: int) -> bytes | None:
+    """The byte that a token stands for, if it does for one."""
+    if not self.model.is_byte(token):
+      return None
+    return bytes([int(self.model.id_to_piece(token)[3:5], 16)])
+
 
 def pad(rows: Sequence[Sequence[int]], width: int) -> np.ndarray:
   """Rows of tokens as one array [B, width], 0 at the right."""
@@ -52,6 +76,12 @@ def pad(rows: Sequence[Sequence[int]], width: int) -> np.ndarray:
       raise ValueError(f'A text of {len(row)} tokens is longer than {width}.')
     out[i, :len(row)] = row
   return out
+
+
+def prefix_prompt(rows: Sequence[Sequence[int]], width: int) -> types.Prompt:
+  """What a decoder-only model continues."""
+  return types.Prompt(jnp.asarray(pad(rows, width)),
+                      jnp.asarray([len(row) for row in rows], jnp.int32))
 
 
 def encoder_prompt(rows: Sequence[Sequence[int]], width: int) -> types.Prompt:

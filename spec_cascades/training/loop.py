@@ -14,6 +14,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from spec_cascades.checkpoints import native
+from spec_cascades.checkpoints import orbax
 from spec_cascades.training import data as data_lib
 from spec_cascades.training import grow
 from spec_cascades.training import quality
@@ -78,7 +79,8 @@ def train(run: Run, *, log: Callable[[str], None] = print
           ) -> train_step.TrainState:
   """Trains `run.lm`; the same call resumes an interrupted run.
 
-  SIGTERM saves and returns early. Metrics go to metrics.jsonl in `model_dir`.
+  SIGTERM saves and returns early. Metrics go to metrics.jsonl in `model_dir`,
+  and what `checkpoints.load` needs besides goes to model.json there.
 
   Args:
     run: What to do.
@@ -102,6 +104,7 @@ def train(run: Run, *, log: Callable[[str], None] = print
   options = ocp.CheckpointManagerOptions(max_to_keep=recipe.keep)
   with ocp.CheckpointManager(folder / 'checkpoints', options=options) as saves:
     state = _start(run, update, saves, log)
+    orbax.describe(folder, run.lm, corpus.vocabulary.path)
     return _run(update, state, guide, corpus, saves, recipe, folder, log)
 
 

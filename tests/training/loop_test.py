@@ -4,6 +4,7 @@ import functools
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +15,9 @@ import numpy as np
 import pytest
 
 import tinypair
+from spec_cascades import checkpoints
 from spec_cascades.checkpoints import native
+from spec_cascades.checkpoints import orbax
 from spec_cascades.evaluation import text
 from spec_cascades.models import t5
 from spec_cascades.training import data
@@ -142,6 +145,19 @@ def test_export_writes_a_model_that_loads(corpus, whole, tmp_path):
                        jax.tree.leaves(whole[1].params)):
     np.testing.assert_allclose(got, want, rtol=2**-7)
   assert 0 <= figures['bleu_software_docs'] <= 100
+
+
+def test_a_run_directory_loads_as_a_model(corpus, whole, tmp_path):
+  found = checkpoints.load(whole[0])
+  assert found.lm == run_of(corpus, whole[0]).lm
+  assert found.tokenizer.size == tinypair.PIECES
+  jax.tree.map(np.testing.assert_array_equal, found.params, whole[1].params)
+  old = pathlib.Path(shutil.copytree(whole[0], tmp_path / 'old'))
+  (old / orbax.MODEL).unlink()
+  with pytest.raises(ValueError, match='No model.json .* train on'):
+    checkpoints.load(old)
+  loop.train(run_of(corpus, old), log=lambda line: None)
+  assert checkpoints.load(old).lm == found.lm
 
 
 def test_a_run_starts_from_a_shallower_one(corpus, whole, tmp_path):

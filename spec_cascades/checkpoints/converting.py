@@ -1,0 +1,162 @@
+"""Checkpoints of any format as the project's own, or as Hugging Face's."""
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import pathlib
+import shutil
+from typing import Any, Callable, Iterator
+
+import jax.numpy as jnp
+
+from spec_cascades import checkpoints
+from spec_cascades.checkpoints import hub_writing
+from spec_cascades.checkpoints import loading
+from spec_cascades.checkpoints import native
+from spec_cascades.data import files
+from spec_cascades.data import tokenizers
+from spec_cascades.data import words as words_lib
+from spec_cascades.models import t5
+
+FORMATS = ('native', 'huggingface')
+# Files that belong to a tokenizer; the first that is there is its vocabulary.
+WORDS = (tokenizers.JSON, *tokenizers.SENTENCEPIECE, 'tokenizer_config.json',
+         'special_tokens_map.json', 'added_tokens.json',
+         'generation_config.json', tokenizers.TEMPLATE)
+# What transformers calls the SentencePiece model of a T5.
+SPIECE = 'spiece.model'
+HEADERS = 2**20                        # bytes on disk beside the weights
+
+
+def convert(path: str | os.PathLike, output: str | os.PathLike, *,
+            to: str = 'native', dtype: str | None = None,
+            shard_bytes: int = hub_writing.SHARD_BYTES,
+            vocabulary: str | os.PathLike | None = None,
+            progress: Callable[..., Any] | None = None) -> str:
+  """Writes a checkpoint in another format; memory holds one array at a time.
+
+  Args:
+    path: A checkpoint of any format that `checkpoints.load` reads.
+    output: A directory that does not exist or is empty; it appears whole.
+    to: One of `FORMATS`.
+    dtype: Of the weights written; None keeps bfloat16 and makes anything else
+      float32.
+    shard_bytes: Weights of one file.
+    vocabulary: A SentencePiece model to use in place of the checkpoint's.
+    progress: `tqdm` or something called like it; counts bytes written.
+
+  Returns:
+    The dtype of the weights.
+
+  Raises:
+    ValueError: Nothing can be read there, or written here.
+  """
+  output = pathlib.Path(output).expanduser()
+  if to not in FORMATS:
+    raise ValueError(f'Got {to!r}; allowed: {", ".join(FORMATS)}.')
+  if shard_bytes < 1:
+    raise ValueError(f'Got files of {shard_bytes} bytes; allowed: 1 or more.')
+  _check_free(output)
+  source = checkpoints.source_of(path)
+  native.family_of(source.lm)
+  loading.fit(source)
+  dtype = dtype or ('bfloat16' if {leaf.dtype for leaf in source.leaves.values()
+                                   } == {'bfloat16'} else 'float32')
+  if dtype not in native.DTYPES:
+    raise ValueError(f'Got dtype {dtype!r}; allowed: '
+                     f'{", ".join(native.DTYPES)}.')
+  words = _words(source, vocabulary, to)
+  if to == 'huggingface':
+    hub_writing.describe(source.lm.config)
+  total = jnp.dtype(dtype).itemsize * sum(
+      math.prod(leaf.shape) for leaf in source.leaves.values())
+  _check_space(output, total + HEADERS + sum(map(len, words.values())))
+  with (progress or loading.Silent)(total=total, unit='B', unit_scale=True,
+                                    desc=f'writing {output.name}') as bar:
+    with _appearing(output) as partial:
+      if to == 'native':
+        native.write(partial, source, dtype, words=words, tick=bar.update,
+                     shard_bytes=shard_bytes)
+      else:
+        hub_writing.write(partial, source, dtype, shard_bytes=shard_bytes,
+                          tick=bar.update)
+        for name, content in words.items():
+          files.write_atomically(partial / name, content)
+  return dtype
+
+
+def _words(source: loading.Source, vocabulary: Any, to: str
+           ) -> dict[str, bytes]:
+  """The tokenizer's files, its vocabulary first; checks that it fits."""
+  is_t5 = isinstance(source.lm, t5.T5)
+  target = native.VOCABULARY if to == 'native' else SPIECE
+  if vocabulary is not None:
+    return {target: pathlib.Path(vocabulary).expanduser().read_bytes()}
+  tokenizer = source.tokenizer and source.tokenizer()
+  place = source.path if source.path.is_dir() else source.path.parent
+  found = {name: (place / name).read_bytes() for name in WORDS
+           if (place / name).is_file()} if tokenizer is not None else {}
+  models = [name for name in tokenizers.SENTENCEPIECE if name in found]
+  if is_t5 and models:
+    return {target: found.pop(models[0]), **{
+        name: x for name, x in found.items() if name not in models}}
+  if not any(name in found for name in WORDS[:1] + tokenizers.SENTENCEPIECE):
+    found = files_of(tokenizer)
+  return found
+
+
+def files_of(tokenizer: Any) -> dict[str, bytes]:
+  """A tokenizer that came inside another file, in files of its own."""
+  if not isinstance(tokenizer, tokenizers.Tokenizer):
+    return {}
+  words = tokenizer.words
+  vocabulary = ({tokenizers.JSON: words.blob.encode()}
+                if isinstance(words, words_lib.Json) else
+                {'tokenizer.model': words.blob})
+  ends = [t for t in (tokenizer.eos, tokenizer.turn_end) if t is not None]
+  spelt = {f'{kind}_token': tokenizer.piece(token)
+           for kind in ('bos', 'eos', 'pad')
+           if (token := getattr(tokenizer, kind)) is not None}
+  settings = dict(
+      **spelt, add_bos_token=bool(tokenizer.before),
+      add_eos_token=bool(tokenizer.behind), chat_template=tokenizer.template,
+      model_max_length=tokenizer.context)
+  dump = lambda x: json.dumps({k: v for k, v in x.items() if v is not None},
+                              indent=2).encode()
+  return {**vocabulary, 'tokenizer_config.json': dump(settings),
+          'generation_config.json': dump(dict(
+              eos_token_id=ends, bos_token_id=tokenizer.bos,
+              pad_token_id=tokenizer.pad))}
+
+
+def _check_free(output: pathlib.Path) -> None:
+  """Refuses to write over anything."""
+  if output.is_dir() and not any(output.iterdir()):
+    return
+  if output.exists() or output.is_symlink():
+    raise ValueError(f'{output} exists and is not an empty directory; give '
+                     'another one, or remove it.')
+
+
+def _check_space(output: pathlib.Path, wanted: int) -> None:
+  """Refuses before an hour of writing what would fail at its end."""
+  there = next(x for x in (output, *output.absolute().parents) if x.exists())
+  free = shutil.disk_usage(there).free
+  if free < wanted:
+    raise ValueError(f'{output} needs {wanted / 1e9:.1f} GB, but {there} has '
+                     f'{free / 1e9:.1f} GB left.')
+
+
+@contextlib.contextmanager
+def _appearing(output: pathlib.Path) -> Iterator[pathlib.Path]:
+  """A directory to write to that becomes `output` once all went well."""
+  output.parent.mkdir(parents=True, exist_ok=True)
+  partial = output.with_name(f'{output.name}.{os.getpid()}.partial')
+  partial.mkdir()
+  try:
+    yield partial
+    os.replace(partial, output)
+  finally:
+    shutil.rmtree(partial, ignore_errors=True)

@@ -1,0 +1,189 @@
+"""Every writer goes there and back; a conversion appears whole or not."""
+import dataclasses
+import json
+import pathlib
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tinypair
+
+from spec_cascades import checkpoints
+from spec_cascades.checkpoints import (
+    converting, hub_config, hub_writing, loading, native, tensors)
+from spec_cascades.evaluation import pairs
+from spec_cascades.models import gemma
+from tests.checkpoints import hubs
+from tests.models import tiny
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+# The others of a family differ in numbers only.
+FAST = ('gemma2', 'gemma3', 'llama3', 'qwen2_windows', 't5_1_0', 't5_1_1')
+
+
+def same(a, b):
+  jax.tree.map(np.testing.assert_array_equal, a, b)
+
+
+@pytest.fixture(scope='module')
+def vocabulary(tmp_path_factory):
+  return tinypair.make_vocabulary(tmp_path_factory.mktemp('vocabulary'))
+
+
+@pytest.mark.parametrize('name', [
+    name if name in FAST else pytest.param(name, marks=pytest.mark.slow)
+    for name in hubs.FAMILIES])
+def test_theirs_to_ours_to_theirs_to_ours(name, tmp_path):
+  theirs = hubs.save(name, tmp_path / 'theirs')
+  assert converting.convert(theirs, tmp_path / 'ours') == 'float32'
+  converting.convert(tmp_path / 'ours', tmp_path / 'back', to='huggingface',
+                     shard_bytes=2**12)
+  converting.convert(tmp_path / 'back', tmp_path / 'again')
+  made = hubs.read(tmp_path / 'back')
+  np.testing.assert_array_equal(hubs.logits(made),
+                                hubs.logits(hubs.model(name)))
+  first, last = (tmp_path / x / 'model.safetensors' for x in ('ours', 'again'))
+  assert first.read_bytes() == last.read_bytes()
+  same(checkpoints.load(tmp_path / 'ours').params,
+       checkpoints.load(theirs).params)
+
+
+@pytest.mark.parametrize('name', tiny.LMS)
+def test_models_of_ours_survive_both_formats(name, tmp_path):
+  lm = tiny.LMS[name]
+  if name == 'qwen2':                    # heads of 6 do not make up 16
+    lm = gemma.Gemma(dataclasses.replace(lm.config, head_dim=4))
+  params = tiny.params_of(lm)
+  native.save(tmp_path / 'ours', lm, params, None, 'float32')
+  loaded, again, words = checkpoints.load(tmp_path / 'ours')
+  assert loaded == lm and hash(loaded) == hash(lm) and words is None
+  same(params, again)
+  for to in converting.FORMATS:
+    converting.convert(tmp_path / 'ours', tmp_path / to, to=to,
+                       dtype='bfloat16')
+    found, narrow, _ = checkpoints.load(tmp_path / to, dtype='bfloat16')
+    same(jax.tree.map(lambda x: x.astype(jnp.bfloat16), params), narrow)
+    assert hub_writing.describe(found.config) == hub_writing.describe(lm.config)
+  assert converting.convert(tmp_path / 'huggingface', tmp_path / 'x'
+                            ) == 'bfloat16'      # it stays what it was
+
+
+def test_tied_weights_are_written_once_and_shards_are_indexed(tmp_path):
+  hubs.save('smollm2', tmp_path / 'a')
+  converting.convert(tmp_path / 'a', tmp_path / 'b', to='huggingface',
+                     shard_bytes=2000)
+  index = json.loads((tmp_path / 'b/model.safetensors.index.json').read_text())
+  found = {name for path in (tmp_path / 'b').glob('*.safetensors')
+           for name in tensors.read(path)}
+  assert found == set(index['weight_map']) and 'lm_head.weight' not in found
+  sizes = [path.stat().st_size for path in (tmp_path / 'b').glob('*.saf*')]
+  assert index['metadata']['total_size'] < sum(sizes) and len(sizes) > 3
+
+
+def test_what_hugging_face_lacks_is_refused():
+  tied = tiny.LMS['gemma2'].config
+  for change, what in (
+      (dict(windows=(3, 4)), 'one window'), (dict(post_norms=False), 'gemma'),
+      (dict(local_rope=gemma.Rope(7.)), 'local_rope='),
+      (dict(qkv_bias=True), 'has no qkv_bias=True'),
+      (dict(norm_offset=0.), 'has no norm_offset=0.0')):
+    with pytest.raises(ValueError, match=what):
+      hub_writing.describe(dataclasses.replace(tied, **change))
+  for name, lm in tiny.LMS.items():
+    told = hub_writing.describe(lm.config)
+    assert hub_config.model(told).vocab_size == tiny.VOCAB, name
+
+
+def test_a_t5_keeps_its_vocabulary_in_both_directions(tmp_path, vocabulary):
+  model = tinypair.write(tmp_path / 'a', vocabulary, 0)
+  converting.convert(model, tmp_path / 'b', to='huggingface')
+  converting.convert(tmp_path / 'b', tmp_path / 'c')
+  text = pathlib.Path(vocabulary).read_bytes()
+  assert (tmp_path / 'b/spiece.model').read_bytes() == text
+  assert (tmp_path / 'c/sentencepiece.model').read_bytes() == text
+  pair = pairs.load(str(model), str(tmp_path / 'c'))
+  assert pair.vocabulary.size == tinypair.PIECES
+  same(pair.verifier.checkpoint, pair.drafter.checkpoint)
+  converting.convert(tmp_path / 'b', tmp_path / 'd', vocabulary=vocabulary)
+  assert (tmp_path / 'd/sentencepiece.model').read_bytes() == text
+
+
+def test_other_tokenizers_are_kept_in_their_files(tmp_path):
+  tokenizers = pytest.importorskip('tokenizers')
+  hubs.save('smollm2', tmp_path / 'a')
+  made = tokenizers.Tokenizer(tokenizers.models.WordLevel(
+      {'</s>': 0, 'word': 1}, 'word'))
+  made.decoder = tokenizers.decoders.ByteLevel()
+  made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel()
+  made.save(str(tmp_path / 'a/tokenizer.json'))
+  (tmp_path / 'a/tokenizer_config.json').write_text('{"eos_token": "</s>"}')
+  converting.convert(tmp_path / 'a', tmp_path / 'b')
+  converting.convert(tmp_path / 'b', tmp_path / 'c', to='huggingface')
+  want, *others = (checkpoints.load(tmp_path / x).tokenizer for x in 'abc')
+  assert want.size == 2 and all(x == want for x in others)
+  # One that comes inside another file gets files of its own.
+  for name, content in converting.files_of(want).items():
+    (tmp_path / 'c' / name).write_bytes(content)
+  again = checkpoints.load(tmp_path / 'c').tokenizer
+  assert (again.eos, again.words, again.before) == (0, want.words, ())
+
+
+def test_a_conversion_that_fails_leaves_nothing(tmp_path, monkeypatch):
+  hubs.save('smollm2', tmp_path / 'a')
+  source = checkpoints.source_of(tmp_path / 'a')
+  name, leaf = sorted(source.leaves.items())[-1]
+  def fail():
+    raise loading.Broken('the disk is gone')
+  bad = dict(source.leaves) | {name: dataclasses.replace(leaf, read=fail)}
+  monkeypatch.setattr(converting.checkpoints, 'source_of',
+                      lambda path: dataclasses.replace(source, leaves=bad))
+  for to in converting.FORMATS:
+    with pytest.raises(ValueError, match='the disk is gone'):
+      converting.convert(tmp_path / 'a', tmp_path / 'b', to=to)
+  assert [x.name for x in tmp_path.iterdir()] == ['a']
+
+
+def test_the_script_refuses_in_one_line(tmp_path):
+  hubs.save('smollm2', tmp_path / 'a')
+  cut = hubs.save('smollm2', tmp_path / 'cut') / 'model.safetensors'
+  cut.write_bytes(cut.read_bytes()[:-100])
+  driver = ("import sys; sys.path.insert(0, 'scripts'); import _cli, json\n"
+            'import convert_checkpoint as script\n'
+            'for args in json.load(sys.stdin):\n'
+            '  sys.argv = ["convert_checkpoint.py", *args]\n'
+            '  try: _cli.run(script.main)\n'
+            '  except SystemExit as stop: print(stop.code, flush=True)\n')
+  here, out = str(tmp_path / 'a'), str(tmp_path / 'out')
+  cases = [
+      ([], 'required'), ([here], 'required'),
+      ([str(tmp_path / 'no'), out], 'No checkpoint at'),
+      ([str(tmp_path / 'cut'), out], 'cut off'),
+      ([here, here], 'not an empty directory'),
+      ([here, here + '/config.json'], 'not an empty directory'),
+      ([here, out, '--to', 'gguf'], "'gguf'; allowed: native, huggingface"),
+      ([here, out, '--dtype', 'int4'], "'int4'; allowed: bfloat16, float32"),
+      ([here, out, '--shard_mib', '0'], 'allowed: 1 or more'),
+      ([here, out, '--vocabulary', 'none.model'], 'none.model')]
+  done = subprocess.run(
+      [sys.executable, '-c', driver], cwd=ROOT, capture_output=True, text=True,
+      input=json.dumps([args for args, _ in cases]), check=True)
+  lines = done.stderr.splitlines()
+  assert done.stdout.split() == ['2'] * len(cases) and len(lines) == len(cases)
+  for line, (args, what) in zip(lines, cases):
+    assert what in line and line.startswith('convert_checkpoint.py: '), args
+  assert not pathlib.Path(out).exists()
+
+
+def test_the_script_converts(tmp_path):
+  hubs.save('smollm2', tmp_path / 'a')
+  (tmp_path / 'b').mkdir()                     # empty: may be used
+  done = subprocess.run(
+      [sys.executable, 'scripts/convert_checkpoint.py', str(tmp_path / 'a'),
+       str(tmp_path / 'b'), '--dtype', 'bfloat16'], cwd=ROOT,
+      capture_output=True, text=True, check=True)
+  assert done.stdout.startswith('wrote ') and 'bfloat16' in done.stdout
+  assert '100%' in done.stderr and 'writing b' in done.stderr
+  assert checkpoints.load(tmp_path / 'b').lm.vocab_size == tiny.VOCAB
