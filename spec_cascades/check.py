@@ -116,6 +116,15 @@ def draft(spec: Any, proposed: Any, target: Any) -> None:
   spec.verify.supports.check(spec.verify, proposed)
 
 
+def head(lm: Any, logits: Any) -> None:
+  """Refuses a model that decodes alone with a head over some tokens only."""
+  if logits.shape[-1] != lm.vocab_size:
+    raise ValueError(
+        f'{type(lm).__name__} has a head over {logits.shape[-1]} of '
+        f'{lm.vocab_size} tokens; allowed: all, for a model that decodes '
+        'alone. Use it as a drafter.')
+
+
 def told_apart(*trees: Any) -> None:
   """Refuses `flax.struct` dataclasses, which `jax.jit` may take for others."""
   def walk(structure):

@@ -20,6 +20,7 @@ ORDER = '''
   models
   drafters
   decode
+  baselines
   __init__
   data
   checkpoints evaluation

@@ -16,7 +16,7 @@ class Curve:
   """One rule at some thresholds: a line in the plot.
 
   Attributes:
-    rule: A class of `spec_cascades.targets` or one like it.
+    rule: A class of `spec_cascades.targets` or `baselines`, or one like it.
     alphas: Its thresholds; empty for a rule without one.
     temperatures: Each alpha is run at each; 0 is greedy.
     drafter: A name in `rules.DRAFTERS`.
@@ -41,12 +41,12 @@ class Curve:
 class Point:
   """One setting of a sweep. Its fields are part of its content key."""
   method: str
-  rule: str                   # '' for a model alone
+  rule: str                   # `rules.label`; '' for a model alone
   alpha: float | None
   temperature: float
   top_k: int
   top_p: float
-  gamma: int                  # 0 for a model alone
+  gamma: int                  # 0 for a model alone; a baseline has its own
   drafter: str                # '' for a model alone
   model: str = VERIFIER       # who decodes alone, or verifies
 
@@ -70,14 +70,16 @@ def expand(curves: Sequence[Curve], *, gamma: int, top_p: float = 1.0,
                   **warp)
             for heat in heats or {1.0: None} for model in (VERIFIER, DRAFTER)]
   for curve in curves:
-    rules.check_drafter(curve.drafter, curve.rule, gamma)
+    drafter, length = rules.drafting(curve.rule, curve.drafter, gamma)
     name = curve.name or method_name(curve.rule)
     for heat in curve.temperatures:
+      rules.check_heat(curve.rule, heat)
       for alpha in curve.alphas or (None,):
         rules.check_alpha(curve.rule, alpha)
         points.append(Point(
-            name, curve.rule.__name__, None if alpha is None else float(alpha),
-            float(heat), gamma=gamma, drafter=curve.drafter, **warp))
+            name, rules.label(curve.rule),
+            None if alpha is None else float(alpha), float(heat), gamma=length,
+            drafter=drafter, **warp))
   for point in points:
     rules.check_sampling(point.temperature, point.top_p, point.top_k)
   twice = {p.label for p in points if points.count(p) > 1}
@@ -92,4 +94,4 @@ def expand(curves: Sequence[Curve], *, gamma: int, top_p: float = 1.0,
 def method_name(rule: Callable[..., Any]) -> str:
   """What people call a rule."""
   lossless = targets.Lossless.__name__
-  return 'SpecDecode' if rule.__name__ == lossless else rule.__name__
+  return 'SpecDecode' if rule.__name__ == lossless else rules.label(rule)

@@ -3,6 +3,7 @@
 A program is a drafter, a draft length and a length bucket. Thresholds,
 temperatures and the choice among rules are traced: rules that read q ride in
 one `Choice`, rules that don't in another, since they draft one token less.
+A baseline is a program of its own.
 """
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from spec_cascades import baselines
 from spec_cascades import check
 from spec_cascades import decode
 from spec_cascades import targets
@@ -40,8 +42,11 @@ class Name:
   drafter: str
   gamma: int
   uses_q: bool
+  baseline: str = ''            # its label
 
   def __str__(self) -> str:
+    if self.baseline:
+      return self.baseline
     if not self.drafter:
       return f'{self.model} alone'
     kind = 'with' if self.uses_q else 'without'
@@ -53,25 +58,30 @@ class Programs:
 
   def __init__(self, pair: pairs.Pair, curves: Sequence[points_lib.Curve]):
     self._pair = pair
-    by_name = {curve.rule.__name__: curve.rule for curve in curves}
-    self._rules = {q: tuple(r for _, r in sorted(by_name.items())
-                            if r.uses_q == q) for q in (False, True)}
+    by_name = {rules.label(curve.rule): curve.rule for curve in curves}
+    self._baselines = {name: rule for name, rule in by_name.items()
+                       if rule.__name__ in rules.BASELINES}
+    self._rules = {q: tuple(r for name, r in sorted(by_name.items())
+                            if r.uses_q == q and name not in self._baselines)
+                   for q in (False, True)}
     # What a call needs is made once: the clock must not see it.
     self._spec = functools.lru_cache(maxsize=None)(self._make_spec)
     self._target = functools.lru_cache(maxsize=None)(self._make_target)
 
   def name(self, point: points_lib.Point) -> Name:
     """The program that a point runs on."""
+    own = point.rule if point.rule in self._baselines else ''
     uses_q = any(rule.__name__ == point.rule for rule in self._rules[True])
-    return Name(point.model, point.drafter, point.gamma, uses_q)
+    return Name(point.model, point.drafter, point.gamma, uses_q, own)
 
   def call(self, point: points_lib.Point, bucket: Bucket, prompt: Any,
            keys: jax.Array) -> decode.State:
     """Decodes a batch; returns before the device has finished."""
-    spec, params, draft_params = self._spec(self.name(point), bucket)
-    return decode.run(spec, params, draft_params, prompt, keys,
-                      self._target(point),
-                      _warp(point.temperature, point.top_k, point.top_p))
+    name = self.name(point)
+    spec, params, draft_params = self._spec(name, bucket)
+    run = baselines.run if name.baseline else decode.run
+    return run(spec, params, draft_params, prompt, keys, self._target(point),
+               _warp(point.temperature, point.top_k, point.top_p))
 
   def prepare(self, points: Iterable[points_lib.Point]) -> None:
     """Puts rules and warps on the device, so that no timed call has to."""
@@ -93,6 +103,10 @@ class Programs:
     return log
 
   def _make_spec(self, name: Name, bucket: Bucket):
+    if name.baseline:
+      large, small = self._pair.verifier, self._pair.drafter
+      return baselines.Sequential(large.lm, small.lm, bucket.max_length,
+                                  text.EOS), large.params, small.params
     if not name.drafter:
       model = (self._pair.drafter if name.model == points_lib.DRAFTER
                else self._pair.verifier)
@@ -108,6 +122,9 @@ class Programs:
   def _make_target(self, point: points_lib.Point) -> Any:
     if not point.rule:
       return targets.Lossless()
+    if point.rule in self._baselines:
+      rule = self._baselines[point.rule](alpha=jnp.float32(point.alpha))
+      return jax.tree.map(jnp.asarray, rule)
     family = self._rules[self.name(point).uses_q]
     made = tuple(_traced(rule, point) for rule in family)
     index = [rule.__name__ for rule in family].index(point.rule)

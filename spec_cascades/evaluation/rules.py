@@ -4,6 +4,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Callable
 
+from spec_cascades import baselines
 from spec_cascades import check
 from spec_cascades import targets
 from spec_cascades import warp
@@ -19,11 +20,52 @@ RULES = {rule.__name__: rule for rule in (
     targets.DiffLog, targets.OPTLog, targets.BiLD, targets.Lenience,
     targets.TokenV1, targets.TokenV2, targets.TokenV3, targets.TruncatedTopP,
     targets.TruncatedMinP, targets.TruncatedEta)}
+BASELINES = {rule.__name__: rule for rule in (
+    baselines.SeqCascade, baselines.TokenCascade, baselines.OracleCascade,
+    baselines.OriginalBiLD)}
+CHAIN = 'chain'
 
 
 def takes_alpha(rule: Callable[..., Any]) -> bool:
   """Whether a rule has a threshold."""
   return any(f.name == 'alpha' for f in dataclasses.fields(rule))
+
+
+def label(rule: Callable[..., Any]) -> str:
+  """A rule's name; of a baseline also the options that are not its defaults.
+
+  SeqCascade(normalised=False), say. They are compiled in.
+  """
+  name = rule.__name__
+  if name not in BASELINES:
+    return name
+  made = rule()
+  given = [(f.name, getattr(made, f.name)) for f in dataclasses.fields(rule)
+           if f.name != 'alpha' and getattr(made, f.name) != f.default]
+  options = [f'{field}={getattr(x, "__name__", x)}' for field, x in given]
+  return f'{name}({", ".join(options)})' if options else name
+
+
+def drafting(rule: Callable[..., Any], name: str, gamma: int
+             ) -> tuple[str, int]:
+  """Drafter and draft length of a curve; a baseline has its own.
+
+  Raises:
+    ValueError: They don't exist or don't fit the rule.
+  """
+  check_drafter(name, rule, gamma)
+  if rule.__name__ not in BASELINES:
+    return name, gamma
+  if name != CHAIN:
+    raise ValueError(f'{rule.__name__} asks the small model itself, but got '
+                     f'the drafter {name}; leave it out.')
+  return CHAIN, rule().length
+
+
+def check_heat(rule: Callable[..., Any], temperature: float) -> None:
+  """Raises ValueError for a temperature that a rule is not defined for."""
+  if rule.__name__ in BASELINES and rule.greedy:
+    baselines.check_greedy(rule.__name__, temperature)
 
 
 def check_alpha(rule: Callable[..., Any], alpha: float | None) -> None:
