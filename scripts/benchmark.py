@@ -3,12 +3,16 @@
   python scripts/benchmark.py all                    everything below, in turn
   python scripts/benchmark.py steps --dims large     cost of scoring 1..8 tokens
   python scripts/benchmark.py speedup --dims large   measured against analytic
+  python scripts/benchmark.py rules --dims large     what rules add to a round
+  python scripts/benchmark.py memory                 temporaries of 64 nodes
   python scripts/benchmark.py peers --dims large     against transformers
   python scripts/benchmark.py shipped                the shipped pair at T=0
+  python scripts/benchmark.py bf16                   where bfloat16 texts differ
 
---dims small and large are T5 v1.1's, with random weights; shipped is the pair
-that comes with the project. peers needs requirements-test.txt. Times exclude
-compilation; run it on a quiet machine.
+--dims small and large are T5 v1.1's, with random weights, drafted for by small
+dimensions; shipped is the pair that comes with the project. steps --output FILE
+saves the costs that scripts/plan.py reads. peers needs requirements-test.txt.
+Times exclude compilation; run it on a quiet machine.
 """
 from __future__ import annotations
 
@@ -16,6 +20,7 @@ import argparse
 import datetime
 import importlib.metadata
 import os
+import pathlib
 import platform
 import time
 from typing import Sequence
@@ -25,14 +30,25 @@ import jax
 import numpy as np
 
 from spec_cascades import theory
-from spec_cascades.checkpoints import huggingface
+from spec_cascades import verify
+from spec_cascades.drafters import chain
+from spec_cascades.drafters import tree
 from spec_cascades.evaluation import benchmarks
+from spec_cascades.evaluation import costs
+from spec_cascades.evaluation import memory as memory_lib
+from spec_cascades.evaluation import overhead
 from spec_cascades.evaluation import pairs
+from spec_cascades.evaluation import peers as peers_lib
+from spec_cascades.evaluation import precision
+from spec_cascades.evaluation import rules as rules_lib
+from spec_cascades.evaluation import sweep
 from spec_cascades.evaluation import timing
 
 DIMS = {'small': benchmarks.SMALL, 'large': benchmarks.LARGE}
 SHIPPED = 'shipped'
 WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8)
+RUNS = {'rules': 20}                 # where it is not 5
+QUANTILES = (1, 5, 25, 50)
 
 
 def verifier_of(dims: str) -> benchmarks.Loaded:
@@ -52,20 +68,36 @@ def drafter_of(dims: str) -> benchmarks.Loaded:
 
 
 def header() -> str:
-  """Machine, versions, date and load: what a figure depends on."""
+  """Machine, versions, date and load: what figures depend on."""
   version = importlib.metadata.version
   return (f'{datetime.date.today()}  {timing.machine()}  {timing.device()}  '
           f'load {os.getloadavg()[0]:.1f}  jax {version("jax")}  '
           f'flax {version("flax")}  Python {platform.python_version()}')
 
 
+def names_of(dims: str) -> dict[str, str]:
+  """What verifier and drafter are called in a file of costs."""
+  if dims == SHIPPED:
+    pair = pairs.load()
+    return dict(verifier=pair.verifier.name, drafter=pair.drafter.name)
+  return dict(verifier=f'T5 v1.1 {dims}, random weights',
+              drafter='T5 v1.1 small, random weights')
+
+
 def steps(args) -> None:
-  """Cost of scoring 1..8 tokens, relative to 1."""
-  model = verifier_of(args.dims)
-  found = benchmarks.step_seconds(model, WIDTHS, runs=args.runs)
-  for n, spread in found.items():
-    ratio = spread.median / found[1].median
-    print(f'{args.dims}: {n} tokens  {spread}  {ratio:.2f}x the cost of 1')
+  """Cost of scoring 1..8 tokens, relative to 1, and of a drafter step."""
+  found = costs.measure(
+      verifier_of(args.dims), drafter_of(args.dims), WIDTHS, runs=args.runs,
+      names=names_of(args.dims), versions=sweep.versions())
+  one = found.verifier[1].median
+  for n, spread in found.verifier.items():
+    print(f'{args.dims}: {n} tokens  {spread}  {spread.median / one:.2f}x the '
+          'cost of 1')
+  print(f'{args.dims}: a drafter step  {found.drafter}  '
+        f'{found.drafter.median / one:.2f}x')
+  if args.output:
+    costs.write(args.output, found)
+    print(f'saved as {args.output}')
 
 
 def speedup(args) -> None:
@@ -113,47 +145,78 @@ _prefill = jax.jit(lambda lm, packed, prompt: lm.init(packed, prompt, 80),
                    static_argnums=0)
 
 
+def rules(args) -> None:
+  """What each rule and warp adds to a round, end to end and by itself."""
+  found = overhead.measure(verifier_of(args.dims), drafter_of(args.dims),
+                           args.gamma, args.runs, rate=args.rate)
+  percent = lambda x: (f'{100 * x.median:+6.1f} % [{100 * x.low:+.1f}, '
+                       f'{100 * x.high:+.1f}]')
+  base = found.round_seconds
+  print(f'{args.dims}: a round of Lossless with q at the last node, gamma '
+        f'{args.gamma}, forced acceptance {args.rate}: {1e3 * base.median:.2f} '
+        f'ms [{1e3 * base.low:.2f}, {1e3 * base.high:.2f}]')
+  print(f'  q at the last node adds {percent(found.leaf)} to a round without; '
+        f'a Choice among rules adds {percent(found.switch)}')
+  print('  relative to that round; medians of '
+        f'{args.runs} passes with 95 % intervals')
+  print(f'  {"":16} {"whole round":26} {"its part alone":26} part alone')
+  for name, cost in found.costs.items():
+    print(f'  {name:16} {percent(cost.whole):26} {percent(cost.part):26} '
+          f'{1e3 * cost.seconds.median:.3f} ms')
+
+
+def memory(args) -> None:
+  """Temporaries of rules and verifiers at their largest."""
+  del args
+  mib = lambda size: f'{size / 2**20:.0f} MiB'
+  pairs_of = list(memory_lib.combinations())
+  print(f'{memory_lib.VOCAB:,} entries, {memory_lib.NODES} nodes, batch 1; '
+        f'allowed: {mib(memory_lib.LIMIT)}')
+  print(f'{"":15} warp, target and verifier: worst of {len(pairs_of)}; a whole '
+        f'round of a chain of {memory_lib.NODES}')
+  worst = {}
+  for name in rules_lib.RULES:
+    sizes = {f'{type(judge).__name__}, {shape}': memory_lib.fusing(
+        name, judge, shape) for judge, shape in pairs_of}
+    most = max(sizes, key=sizes.get)
+    whole = memory_lib.stepping(
+        name, verify.Rejection(),
+        lambda lm: chain.Chain(lm, memory_lib.NODES - 1))
+    worst = {key: max(size, worst.get(key, 0)) for key, size in sizes.items()}
+    print(f'{name:15} {mib(sizes[most])} ({most}); {mib(whole)}', flush=True)
+  for key, size in worst.items():
+    print(f'worst rule, {key}: {mib(size)}')
+  parents = memory_lib.shapes()[-1].parents
+  whole = memory_lib.stepping('LossyBudget', verify.Rejection(),
+                              lambda lm: tree.Tree(lm, parents))
+  print(f'LossyBudget, a whole round of a tree of {len(parents)}: {mib(whole)}')
+
+
 def peers(args) -> None:
   """Greedy decoding of the same weights by transformers, in turn with ours."""
-  import torch  # pylint: disable=g-import-not-at-top
-  import transformers  # pylint: disable=g-import-not-at-top
-  config = DIMS[args.dims]
-  lm = benchmarks.t5.T5(config)
-  params = jax.jit(lm.init_params)(jax.random.key(0))
-  theirs = transformers.T5ForConditionalGeneration(transformers.T5Config(
-      vocab_size=config.vocab_size, d_model=config.emb_dim,
-      d_kv=config.head_dim, d_ff=config.mlp_dim,
-      num_layers=config.num_encoder_layers,
-      num_decoder_layers=config.num_decoder_layers,
-      num_heads=config.num_heads, feed_forward_proj='gated-gelu',
-      tie_word_embeddings=False, decoder_start_token_id=0, eos_token_id=None,
-      pad_token_id=0)).eval()
-  # Version 5 ties the head to the embeddings whatever the configuration says.
-  theirs.lm_head.weight = torch.nn.Parameter(theirs.shared.weight.clone())
-  state = huggingface.t5_state_dict(params, config)
-  theirs.load_state_dict(
-      {k: torch.from_numpy(np.array(v)) for k, v in state.items()},
-      strict=False)
-  ours = benchmarks.Loaded(lm, lm.pack(params))
-  del params, state
-  ids = torch.from_numpy(np.array(benchmarks.prompt_of(1, 64).inputs)).long()
-
-  def generate():
-    with torch.inference_mode():
-      return theirs.generate(
-          ids, max_new_tokens=args.tokens, min_new_tokens=args.tokens,
-          do_sample=False, use_cache=True).numpy()
-
-  ours_fn = benchmarks.decode_program(ours, None, 1, new_tokens=args.tokens)
-  found = benchmarks.timed(dict(ours=ours_fn, transformers=generate), args.runs)
-  same = (np.asarray(ours_fn().tokens)[0] == generate()[0]).mean()
+  pair = peers_lib.random(DIMS[args.dims])
+  programs = dict(
+      ours=benchmarks.decode_program(pair.ours, None, 1,
+                                     new_tokens=args.tokens),
+      transformers=pair.decode(args.tokens))
+  found = benchmarks.timed(programs, args.runs)
+  same = np.asarray(programs['ours']().tokens)[0] == programs['transformers']()
   for name, spread in found.items():
     print(f'{args.dims}: {name:14} {spread} for {args.tokens} tokens, '
           f'{args.tokens / spread.median:.1f} tokens/s')
   ratio = found['ours'].median / found['transformers'].median
-  print(f'{args.dims}: ours takes {ratio:.2f}x the time of transformers '
-        f'{transformers.__version__} (torch {torch.__version__}); '
-        f'{100 * same:.0f} % of the tokens agree')
+  print(f'{args.dims}: ours takes {ratio:.2f}x the time of '
+        f'{peers_lib.versions()}; {100 * same.mean():.0f} % of the tokens '
+        'agree')
+  count = 20
+  found = benchmarks.timed({
+      'ours, in a loop': benchmarks.block_program(pair.ours, 1, steps=count),
+      'ours, each called': pair.our_steps(count, 32),
+      'transformers': pair.their_steps(count, 32)}, 3 * args.runs)
+  theirs = found['transformers'].median
+  for name, spread in found.items():
+    print(f'{args.dims}: one step, {name:17} {spread.over(count)}  '
+          f'{spread.median / theirs:.2f}x')
 
 
 def shipped(args) -> None:
@@ -174,34 +237,68 @@ def shipped(args) -> None:
           f'{args.runs} passes)')
 
 
+def bf16(args) -> None:
+  """Where greedy texts of the shipped pair part if computed in bfloat16."""
+  gamma = args.gammas[-1]
+  found = precision.compare(gamma)
+  small = ', '.join(f'{level:g} % {x:.3f}' for level, x in zip(
+      QUANTILES, np.percentile(found.gaps, QUANTILES)))
+  print(f'gap of the two best float32 logits over {len(found.gaps)} tokens: '
+        f'{small}')
+  for what, parted in (
+      ('bfloat16 alone against float32 alone', found.alone),
+      (f'bfloat16, gamma {gamma}, against float32', found.speculative),
+      (f'bfloat16, gamma {gamma}, against bfloat16 alone', found.drafted)):
+    print(f'{what}: {found.texts - len(parted)} of {found.texts} identical')
+    if parted:
+      gaps = [x.gap for x in parted]
+      spread = ', '.join(f'{x:.3f}' for x in np.percentile(
+          gaps, (0, 25, 50, 75, 100)))
+      print(f'  float32 gap where they part (min, quartiles, max): {spread}; '
+            f'{100 * (found.gaps < max(gaps)).mean():.1f} % of all tokens have '
+            'less than the largest')
+      print(f'  {sum(x.runner_up for x in parted)} of {len(parted)} took '
+            'the two best tokens')
+      for x in parted:
+        print(f'  sentence {x.example + 1}, token {x.position + 1}: '
+              f'{x.gap:.4f}')
+
+
 def everything(args) -> None:
   """All figures, the same way as one by one."""
   for what, dims in (
       (peers, 'small'), (peers, 'large'), (steps, 'large'), (speedup, 'large'),
-      (steps, SHIPPED), (speedup, SHIPPED), (shipped, SHIPPED)):
-    print(f'\n{what.__name__}, {dims} dimensions', flush=True)
-    what(argparse.Namespace(**{**vars(args), 'dims': dims}))
+      (rules, 'large'), (memory, 'large'), (steps, SHIPPED), (speedup, SHIPPED),
+      (shipped, SHIPPED), (bf16, SHIPPED)):
+    print(f'\n{what.__name__} --dims {dims}', flush=True)
+    runs = args.given_runs or RUNS.get(what.__name__, 5)
+    what(argparse.Namespace(**{**vars(args), 'dims': dims, 'runs': runs}))
 
 
 COMMANDS = {'all': everything, 'steps': steps, 'speedup': speedup,
-            'peers': peers, 'shipped': shipped}
+            'rules': rules, 'memory': memory, 'peers': peers,
+            'shipped': shipped, 'bf16': bf16}
 
 
-def main(args: Sequence[str]) -> None:
+def _flags(args: Sequence[str]) -> argparse.Namespace:
   parser = _cli.Parser(
       description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument('what', choices=COMMANDS)
-  parser.add_argument('--dims', choices=[*DIMS, SHIPPED], default='large',
-                      help='of steps, speedup and peers (not shipped)')
-  parser.add_argument('--runs', type=int, default=5)
-  parser.add_argument('--gamma', type=int, default=5, help='of speedup')
-  parser.add_argument('--rate', type=float, default=0.75,
-                      help='forced acceptance of speedup')
-  parser.add_argument('--tokens', type=int, default=48,
-                      help='decoded, of speedup and peers')
-  parser.add_argument('--gammas', type=int, nargs='+', default=[2, 3, 4, 5],
-                      help='of shipped')
+  add = parser.add_argument
+  add('what', choices=COMMANDS)
+  add('--dims', choices=[*DIMS, SHIPPED], default='large',
+      help='of steps, speedup, rules and peers (not shipped)')
+  add('--runs', type=int, dest='given_runs', metavar='RUNS',
+      help='of each program; default: 5, of rules 20')
+  add('--gamma', type=int, default=5, help='of speedup and rules')
+  add('--rate', type=float, default=0.75,
+      help='forced acceptance of speedup and rules')
+  add('--tokens', type=int, default=48, help='decoded, of speedup and peers')
+  add('--gammas', type=int, nargs='+', default=[2, 3, 4, 5],
+      help='of shipped; bf16 takes the last')
+  add('--output', type=pathlib.Path, help='of steps: save the costs here')
   flags = parser.parse_args(args)
+  flags.runs = (RUNS.get(flags.what, 5) if flags.given_runs is None
+                else flags.given_runs)
   for name in ('runs', 'gamma', 'tokens'):
     if getattr(flags, name) < 1:
       raise ValueError(f'Got --{name} {getattr(flags, name)}; allowed: 1 or '
@@ -211,6 +308,17 @@ def main(args: Sequence[str]) -> None:
   if min(flags.gammas) < 1 or not 0 <= flags.rate <= 1:
     raise ValueError(f'Got --gammas {flags.gammas} --rate {flags.rate}; '
                      'allowed: gammas from 1, a rate in [0, 1].')
+  if flags.output and flags.what != 'steps':
+    raise ValueError(f'Got {flags.what} --output; allowed: with steps.')
+  if flags.output and (flags.output.is_dir()
+                       or not flags.output.parent.is_dir()):
+    raise ValueError(f'Got --output {flags.output}; give a file in a folder '
+                     'that exists.')
+  return flags
+
+
+def main(args: Sequence[str]) -> None:
+  flags = _flags(args)
   print(header())
   began = time.time()
   COMMANDS[flags.what](flags)

@@ -40,6 +40,10 @@ class Spread:
     return (f'{1e3 * self.median:.2f} ms '
             f'[{1e3 * self.low:.2f}, {1e3 * self.high:.2f}]')
 
+  def over(self, steps: int) -> Spread:
+    """Of one of so many steps."""
+    return Spread(self.median / steps, self.low / steps, self.high / steps)
+
 
 def timed(calls: dict[str, Callable[[], Any]],
           runs: int = 7) -> dict[str, Spread]:
@@ -71,7 +75,7 @@ class Loaded:
   def random(cls, config: t5.T5Config, seed: int = 0) -> Loaded:
     """Random weights; the checkpoint layout is dropped once packed."""
     lm = t5.T5(config)
-    params = jax.jit(lm.init_params)(jax.random.key(seed))
+    params = lm.init_params(jax.random.key(seed))   # jitted, it compiles long
     return cls(lm, lm.pack(params))
 
 
@@ -102,15 +106,6 @@ def block_program(model: Loaded, nodes: int, *, steps: int = 20,
 
   run = jax.jit(run)
   return lambda: run(model.packed, cache, jnp.ones((1, nodes), jnp.int32))
-
-
-def step_seconds(model: Loaded, widths: tuple[int, ...], *, steps: int = 20,
-                 runs: int = 7) -> dict[int, Spread]:
-  """Seconds to score a block of each width, logits included."""
-  found = timed({str(n): block_program(model, n, steps=steps) for n in widths},
-                runs)
-  per = lambda s: Spread(s.median / steps, s.low / steps, s.high / steps)
-  return {int(name): per(spread) for name, spread in found.items()}
 
 
 def decode_program(verifier: Loaded, drafter: Loaded | None, gamma: int, *,
@@ -162,6 +157,12 @@ class Lossless:
   high: float
 
 
+def sentences(pair: pairs.Pair, limit: int | None = None) -> list[list[int]]:
+  """Tokens of the embedded sentences, or of the first so many."""
+  return [examples.encode(pair.vocabulary, x.source, pair.max_input_length)
+          for x in examples.read(limit=limit)]
+
+
 def lossless_pair(gamma: int, runs: int, *, pair: pairs.Pair | None = None,
                   limit: int | None = None) -> Lossless:
   """Decodes the embedded sentences at temperature 0, batch 1, interleaved.
@@ -173,11 +174,10 @@ def lossless_pair(gamma: int, runs: int, *, pair: pairs.Pair | None = None,
     limit: Take the first so many sentences; None takes all.
   """
   pair = pair or pairs.load()
+  rows = sentences(pair, limit)
   curve = points.Curve(targets.Lossless, temperatures=(0.0,))
   grid = [p for p in points.expand([curve], gamma=gamma)
           if p.model == points.VERIFIER]
-  rows = [examples.encode(pair.vocabulary, x.source, pair.max_input_length)
-          for x in examples.read(limit=limit)]
   widths = sorted({-(-len(row) // 24) * 24 for row in rows})
   prompts = programs.prompts(
       rows, [programs.Bucket(width, 72) for width in widths], seed=0)

@@ -108,9 +108,11 @@ def drafting(counters: Sequence[Mapping[str, Any]],
 
 
 def _estimate(numerator, denominator, weights) -> Estimate:
-  with np.errstate(invalid='ignore'):     # a resample without any such draft
+  # A resample without any such draft; a baseline without a verifier call.
+  with np.errstate(divide='ignore', invalid='ignore'):
     samples = bootstrap_ratio(numerator, denominator, weights)
-    value = float(numerator.sum() / denominator.sum())
+  total = denominator.sum()
+  value = float(numerator.sum() / total) if total else math.nan
   samples = samples[np.isfinite(samples)]
   low, high = interval(samples) if samples.size else (math.nan, math.nan)
   return Estimate(value, low, high)

@@ -17,13 +17,6 @@ def test_forced_decodes_emit_what_was_asked_at_the_rate():
   assert int(state.stats.rounds[0]) == 16
 
 
-def test_steps_are_timed_per_step():
-  model = benchmarks.Loaded.random(TINY)
-  found = benchmarks.step_seconds(model, (1, 3), steps=4, runs=2)
-  assert set(found) == {1, 3}
-  assert all(0 < s.low <= s.median <= s.high for s in found.values())
-
-
 def test_lossless_outputs_are_the_verifiers(pair_dir):
   pair = pairs.load(str(pair_dir / 'verifier'), str(pair_dir / 'drafter'))
   short = benchmarks.lossless_pair(2, 2, pair=pair, limit=3)

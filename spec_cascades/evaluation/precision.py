@@ -1,0 +1,129 @@
+"""Where greedy texts part when the computation is narrowed, and how narrowly.
+
+A text is a chain of argmaxes: where the two best logits are nearly equal, other
+rounding picks the other token, and what follows is another text.
+"""
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Sequence
+
+import jax
+import numpy as np
+
+from spec_cascades import types
+from spec_cascades.evaluation import benchmarks
+from spec_cascades.evaluation import pairs
+from spec_cascades.evaluation import text
+from spec_cascades.models import t5
+
+
+@dataclasses.dataclass(frozen=True)
+class Divergence:
+  """Where two texts first differ, seen by the float32 verifier.
+
+  Attributes:
+    example: Index of the text.
+    position: Of the first token that differs, from 0.
+    gap: Best minus second best logit there.
+    runner_up: Whether the two texts took the two best tokens.
+  """
+  example: int
+  position: int
+  gap: float
+  runner_up: bool
+
+
+def narrowed(pair: pairs.Pair, dtype: str = 'bfloat16') -> pairs.Pair:
+  """The pair with matrices, activations and caches in `dtype`."""
+  model = lambda x: dataclasses.replace(
+      x, lm=t5.T5(dataclasses.replace(x.lm.config, dtype=dtype)))
+  return dataclasses.replace(
+      pair, verifier=model(pair.verifier), drafter=model(pair.drafter))
+
+
+def top_two(model: pairs.Model, inputs: Sequence[Sequence[int]],
+            outputs: Sequence[Sequence[int]]) -> list[tuple[np.ndarray, ...]]:
+  """Per text: gaps [T] of the two best logits, and those tokens [T, 2].
+
+  Teacher-forced in the model's own dtype; EOS is a token.
+  """
+  width, length = (max(map(len, x)) for x in (inputs, outputs))
+  found = []
+  for row, tokens in zip(inputs, outputs, strict=True):
+    prompt = text.encoder_prompt([row], width)
+    before = text.pad([[text.PAD, *tokens[:-1]]], length)
+    values, ids = jax.device_get(
+        _top_two(model.lm, model.params, prompt, before))
+    n = len(tokens)
+    found.append((values[0, :n, 0] - values[0, :n, 1], ids[0, :n]))
+  return found
+
+
+@jax.jit(static_argnums=0)
+def _top_two(lm: Any, params: Any, prompt: types.Prompt, before: jax.Array):
+  cache = lm.init(params, prompt, before.shape[1])
+  hidden, _ = lm.extend(params, cache, types.chain(before))
+  return jax.lax.top_k(lm.head(params, hidden), 2)
+
+
+def divergences(texts: Sequence[Sequence[int]],
+                others: Sequence[Sequence[int]],
+                best: Sequence[tuple[np.ndarray, ...]]) -> list[Divergence]:
+  """The first difference of each text with its other, where there is one.
+
+  Args:
+    texts: Tokens.
+    others: Tokens of as many texts.
+    best: `top_two` of `texts`, which agree with `others` before they part.
+  """
+  found = []
+  for i, (one, other) in enumerate(zip(texts, others, strict=True)):
+    if list(one) == list(other):
+      continue
+    at = next(j for j, (a, b) in enumerate(zip(one, other)) if a != b)
+    gaps, ids = best[i]
+    found.append(Divergence(i, at, float(gaps[at]),
+                            {one[at], other[at]} == set(ids[at].tolist())))
+  return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+  """Greedy texts of the verifier, in float32 and narrowed.
+
+  Attributes:
+    texts: How many.
+    gaps: Of every token of the float32 texts, for comparison.
+    alone: Narrowed against float32, both by the verifier alone.
+    speculative: Narrowed with drafts against float32.
+    drafted: Narrowed with drafts against narrowed alone; gaps are float32's.
+  """
+  texts: int
+  gaps: np.ndarray
+  alone: list[Divergence]
+  speculative: list[Divergence]
+  drafted: list[Divergence]
+
+
+def compare(gamma: int, *, pair: pairs.Pair | None = None,
+            limit: int | None = None, dtype: str = 'bfloat16') -> Report:
+  """Decodes the embedded sentences in float32 and in `dtype`.
+
+  Args:
+    gamma: Draft length.
+    pair: Models; the shipped ones if None.
+    limit: Take the first so many sentences; None takes all.
+    dtype: Of the narrow computation.
+  """
+  pair = pair or pairs.load()
+  inputs = benchmarks.sentences(pair, limit)
+  wide = benchmarks.lossless_pair(gamma, 1, pair=pair, limit=limit)
+  narrow = benchmarks.lossless_pair(gamma, 1, pair=narrowed(pair, dtype),
+                                    limit=limit)
+  ours = top_two(pair.verifier, inputs, wide.alone)
+  theirs = top_two(pair.verifier, inputs, narrow.alone)
+  return Report(len(inputs), np.concatenate([gaps for gaps, _ in ours]),
+                divergences(wide.alone, narrow.alone, ours),
+                divergences(wide.alone, narrow.speculative, ours),
+                divergences(narrow.alone, narrow.speculative, theirs))
