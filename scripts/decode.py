@@ -29,7 +29,7 @@ def _flags(args: Sequence[str]) -> argparse.Namespace:
   add = parser.add_argument
   add('text', nargs='?', help='the input; default: standard input')
   add('--file', help='read the texts from this file instead')
-  add('--rule', default='Lossless', help='a class of spec_cascades/targets.py')
+  add('--rule', default='Lossless', help='a class of spec_cascades/targets')
   add('--alpha', type=float, help="the rule's threshold")
   add('--drafter', default='chain', help='chain (default), ngram or null')
   add('--gamma', type=int, default=5, help='tokens drafted a round')
