@@ -397,7 +397,7 @@ def test_non_finite_logits_of_p_stop_their_row(rule):
 
 @pytest.mark.parametrize('temperature', [0., 1.])
 @pytest.mark.parametrize('rule', [
-    Seq(.5), Token(.5), Token(-.1), Oracle(.1), BiLD(1.)], ids=name)
+    Seq(.5), Seq(-.1), Token(.5), Token(-.1), Oracle(.1), BiLD(1.)], ids=name)
 def test_non_finite_logits_of_q_stop_their_row(rule, temperature):
   if rule.greedy and temperature:
     pytest.skip('greedy only')
