@@ -57,7 +57,8 @@ def shapes(tree):
 
 def public_classes(module):
   return {name for name, item in vars(module).items()
-          if inspect.isclass(item) and item.__module__ == module.__name__
+          if inspect.isclass(item)
+          and item.__module__.startswith(module.__name__)
           and not name.startswith('_')}
 
 

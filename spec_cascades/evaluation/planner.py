@@ -79,7 +79,7 @@ def _unplannable(row: results.Row, where: str) -> str:
   if not row.rule:
     return 'of a model alone'
   if row.rule not in rules.RULES:
-    return 'of rules that are not in targets.py'
+    return 'of rules that are not in targets'
   kinds = dict(drafter=str, method=str, verifier=str, corrected=int, gamma=int,
                temperature=(int, float), histogram=list,
                alpha=(int, float, type(None)), relative_latency=(int, float))
