@@ -6,6 +6,8 @@
   python scripts/benchmark.py rules --dims large     what rules add to a round
   python scripts/benchmark.py memory                 temporaries of 64 nodes
   python scripts/benchmark.py peers --dims large     against transformers
+  python scripts/benchmark.py peers --weights FILE   the same, a GGUF file or a
+                                                     Hugging Face directory
   python scripts/benchmark.py shipped                the shipped pair at T=0
   python scripts/benchmark.py bf16                   where bfloat16 texts differ
 
@@ -34,6 +36,7 @@ from spec_cascades import verify
 from spec_cascades.drafters import chain
 from spec_cascades.drafters import tree
 from spec_cascades.evaluation import benchmarks
+from spec_cascades.evaluation import copying
 from spec_cascades.evaluation import costs
 from spec_cascades.evaluation import memory as memory_lib
 from spec_cascades.evaluation import overhead
@@ -43,6 +46,7 @@ from spec_cascades.evaluation import precision
 from spec_cascades.evaluation import rules as rules_lib
 from spec_cascades.evaluation import sweep
 from spec_cascades.evaluation import timing
+from spec_cascades.evaluation import weights
 
 DIMS = {'small': benchmarks.SMALL, 'large': benchmarks.LARGE}
 SHIPPED = 'shipped'
@@ -194,6 +198,9 @@ def memory(args) -> None:
 
 def peers(args) -> None:
   """Greedy decoding of the same weights by transformers, in turn with ours."""
+  if args.weights:
+    _published(args)
+    return
   pair = peers_lib.random(DIMS[args.dims])
   programs = dict(
       ours=benchmarks.decode_program(pair.ours, None, 1,
@@ -217,6 +224,59 @@ def peers(args) -> None:
   for name, spread in found.items():
     print(f'{args.dims}: one step, {name:17} {spread.over(count)}  '
           f'{spread.median / theirs:.2f}x')
+
+
+def _published(args) -> None:
+  """Real weights: greedy text, prompt lookup, and loading."""
+  both = weights.load(args.weights)
+  encode = both.tokenizer.encode
+  plain, *_ = prompts = [encode(text) for text in copying.FRESH]
+  found = benchmarks.timed(dict(
+      ours=both.decode(plain, args.tokens),
+      transformers=both.their_decode(plain, args.tokens),
+      reading=weights.reading(both.nbytes)), args.runs)
+  print(f'ours takes {_ratio(found)} of the time of {peers_lib.versions()}: '
+        f'{args.tokens / found["ours"].median:.1f} and '
+        f'{args.tokens / found["transformers"].median:.1f} tokens/s, medians '
+        f'of {args.runs}')
+  share = args.tokens * found['reading'].median / found['ours'].median
+  print(f'  a step reads {both.nbytes / 1e6:.0f} MB, which takes '
+        f'{found["reading"]}: {100 * share:.0f} % of the bandwidth')
+  for title, prompts in (('copies', [encode(x) for x in copying.COPIED]),
+                         ('new words', prompts)):
+    _lookups(both, title, prompts, args)
+  if args.weights.is_dir():
+    times = [weights.seconds_to_load(args.weights) for _ in range(args.runs)]
+    ours, theirs = ([t[name] for t in times]
+                    for name in ('ours', 'transformers'))
+    print(f'loading to float32: ours {np.median(ours):.2f} s '
+          f'[{min(ours):.2f}, {max(ours):.2f}], transformers '
+          f'{np.median(theirs):.2f} s [{min(theirs):.2f}, {max(theirs):.2f}], '
+          f'{np.median(ours) / np.median(theirs):.2f}x; weights read, page '
+          'cache warm')
+
+
+def _lookups(both, title, prompts, args) -> None:
+  """Prompt lookup on a set of prompts, ours and theirs."""
+  total, same = {}, 0
+  for tokens in prompts:
+    programs = dict(
+        ours=both.decode(tokens, args.tokens, lookup=True),
+        alone=both.decode(tokens, args.tokens),
+        transformers=both.their_decode(tokens, args.tokens, lookup=True))
+    same += np.array_equal(programs['ours'](), programs['alone']())
+    for name, spread in benchmarks.timed(programs, args.runs).items():
+      total[name] = total.get(name, 0) + spread.median
+  print(f'prompt lookup, {title}: {total["transformers"] / total["ours"]:.2f}x '
+        f'the speed of transformers\' and {total["alone"] / total["ours"]:.2f}x '
+        f'our own without; {same} of {len(prompts)} texts are those without')
+
+
+def _ratio(found) -> str:
+  """Of ours to transformers': medians, and the extremes of both."""
+  ours, theirs = found['ours'], found['transformers']
+  return (f'{ours.median / theirs.median:.2f}x '
+          f'[{ours.low / theirs.high:.2f}, {ours.high / theirs.low:.2f}]')
 
 
 def shipped(args) -> None:
@@ -295,6 +355,7 @@ def _flags(args: Sequence[str]) -> argparse.Namespace:
   add('--tokens', type=int, default=48, help='decoded, of speedup and peers')
   add('--gammas', type=int, nargs='+', default=[2, 3, 4, 5],
       help='of shipped; bf16 takes the last')
+  add('--weights', type=pathlib.Path, help='of peers: decoder-only weights')
   add('--output', type=pathlib.Path, help='of steps: save the costs here')
   flags = parser.parse_args(args)
   flags.runs = (RUNS.get(flags.what, 5) if flags.given_runs is None
@@ -305,6 +366,9 @@ def _flags(args: Sequence[str]) -> argparse.Namespace:
                        'more.')
   if flags.what == 'peers' and flags.dims == SHIPPED:
     raise ValueError('Got peers --dims shipped; allowed: small, large.')
+  if flags.weights and (flags.what != 'peers' or not flags.weights.exists()):
+    raise ValueError(f'Got {flags.what} --weights {flags.weights}; allowed: '
+                     'peers, and a path that exists.')
   if min(flags.gammas) < 1 or not 0 <= flags.rate <= 1:
     raise ValueError(f'Got --gammas {flags.gammas} --rate {flags.rate}; '
                      'allowed: gammas from 1, a rate in [0, 1].')

@@ -31,7 +31,7 @@ def _flags(args: Sequence[str]) -> argparse.Namespace:
   add('--file', help='read the texts from this file instead')
   add('--rule', default='Lossless', help='a class of spec_cascades/targets')
   add('--alpha', type=float, help="the rule's threshold")
-  add('--drafter', default='chain', help='chain (default), ngram or null')
+  add('--drafter', default='chain', help='chain (default), ngram, skip or null')
   add('--gamma', type=int, default=5, help='tokens drafted a round')
   add('--temperature', type=float, default=0.0, help='0 (default) is greedy')
   add('--top_p', type=float, default=1.0)
@@ -67,25 +67,17 @@ def _texts(flags: argparse.Namespace) -> list[str]:
   return lines
 
 
-def _models(flags: argparse.Namespace) -> tuple[Any, Any]:
-  """The models, and what makes their prompts."""
+def _models(flags: argparse.Namespace) -> Any:
+  """The models; ValueError if there is none at a path, or they don't fit."""
   # pylint: disable=g-import-not-at-top
   from spec_cascades.evaluation import pairs
-  from spec_cascades.evaluation import rules
-  from spec_cascades.evaluation import text
-  from spec_cascades.evaluation import translate
-  if not translate.is_pair(flags.verifier):
-    if flags.drafter not in rules.WITHOUT_Q and not flags.drafter_dir:
-      raise ValueError(f'The drafter {flags.drafter} needs --drafter_dir; or '
-                       f'take --drafter {" or ".join(rules.WITHOUT_Q)}.')
-    pair = translate.given(flags.verifier, flags.drafter_dir)
-    return pair, pair.prompt
-  if flags.chat:
-    raise ValueError('--chat needs --verifier, a checkpoint with a chat '
-                     'template.')
-  paths = dict(verifier=flags.verifier, drafter=flags.drafter_dir)
-  pair = pairs.load(**{name: path for name, path in paths.items() if path})
-  return pair, text.encoder_prompt
+  if flags.verifier is None or pairs.is_own(flags.verifier):
+    if flags.chat:
+      raise ValueError('--chat needs --verifier, a checkpoint with a chat '
+                       'template.')
+    paths = dict(verifier=flags.verifier, drafter=flags.drafter_dir)
+    return pairs.load(**{name: path for name, path in paths.items() if path})
+  return pairs.load(flags.verifier, flags.drafter_dir)
 
 
 def main(args: Sequence[str]) -> None:
@@ -97,9 +89,9 @@ def main(args: Sequence[str]) -> None:
   settings = translate.Settings(
       flags.rule, flags.drafter, flags.alpha, flags.gamma, flags.temperature,
       flags.top_p, flags.top_k, flags.seed, flags.max_length)
-  pair, prompt = _models(flags)
+  pair = _models(flags)
   translator = translate.Translator(
-      pair, settings, max_input_length=flags.max_input_length, prompt=prompt)
+      pair, settings, max_input_length=flags.max_input_length)
   asked = lambda line: pair.vocabulary.chat(
       [dict(role='user', content=line)]) if flags.chat else line
   inputs = [

@@ -185,7 +185,7 @@ def _rope(says: Says, family: Family) -> gemma.Rope:
   table = says.header.tensors.get('rope_freqs.weight')
   if table is None:
     return gemma.Rope(base, factor)
-  divided = gguf_header.floats(table).ravel()
+  divided = np.asarray(gguf_header.rows(table)).ravel()
   rope = gemma.Rope(base, float(divided.max()), **LLAMA3)
   width = 2 * len(divided)
   with np.errstate(all='ignore'):

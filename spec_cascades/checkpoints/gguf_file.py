@@ -107,13 +107,15 @@ def _leaf(tensor: gguf_header.Tensor, ours: str, config: gemma.GemmaConfig,
   if family.permuted and 'key' in ours:
     heads = config.num_kv_heads
 
-  def read() -> np.ndarray:
-    array = gguf_header.floats(tensor)
-    if heads:
-      pairs = array.reshape(heads, -1, 2, array.shape[-1])
-      array = pairs.swapaxes(1, 2).reshape(array.shape)
+  def read() -> np.ndarray | loading.Rows:
     if ours.endswith('scale'):
-      array -= np.float32(config.norm_offset)
+      return np.asarray(gguf_header.rows(tensor)) - np.float32(
+          config.norm_offset)
+    order = None
+    if heads:
+      order = np.arange(tensor.shape[0]).reshape(heads, -1, 2)
+      order = order.swapaxes(1, 2).reshape(-1)
+    array = gguf_header.rows(tensor, order)
     return array.T if kernel else array
 
   shape = tensor.shape[::-1] if kernel else tensor.shape

@@ -23,8 +23,6 @@ STRING, ARRAY = 8, 9
 NUMBERS = {0: '<u1', 1: '<i1', 2: '<u2', 3: '<i2', 4: '<u4', 5: '<i4',
            6: '<f4', 7: '?', 10: '<u8', 11: '<i8', 12: '<f8'}
 MAX_AXES = 4
-# Rows dequantised at a time have about so many numbers.
-CHUNK = 2**20
 PLAIN = ('F32', 'F16', 'BF16')
 
 
@@ -98,20 +96,32 @@ def read(path: pathlib.Path) -> Header:
   return Header(path, metadata, tensors)
 
 
-def floats(tensor: Tensor) -> np.ndarray:
-  """A tensor as float32, dequantised a few rows at a time."""
-  dequantise = _plain
+def rows(tensor: Tensor, order: np.ndarray | None = None) -> loading.Rows:
+  """A tensor as float32, dequantised when it is indexed.
+
+  Args:
+    tensor: Of at least one axis.
+    order: Row i of the result is row order[i] of the file.
+  """
+  dequantise, shape = _plain, tensor.shape or (1,)
   if tensor.kind.name not in PLAIN:
     import gguf  # pylint: disable=g-import-not-at-top
     kind = gguf.GGMLQuantizationType(tensor.number)
-    dequantise = lambda rows, _: gguf.quants.dequantize(rows, kind)
-  rows = np.empty((len(tensor.data), tensor.shape[-1] if tensor.shape else 1),
-                  np.float32)
-  step = max(1, CHUNK // rows.shape[1])
+    dequantise = lambda raw, _: gguf.quants.dequantize(raw, kind)
+
+  def make(part: slice) -> np.ndarray:
+    if len(shape) == 1:                      # one row of the file
+      return _floats(dequantise, tensor.data, tensor.kind.name)[0][part]
+    raw = tensor.data[part if order is None else order[part]]
+    out = _floats(dequantise, raw, tensor.kind.name)
+    loading.forget(tensor.data)
+    return out
+  return loading.Rows(shape, np.dtype(np.float32), make)
+
+
+def _floats(dequantise, raw, kind) -> np.ndarray:
   with np.errstate(all='ignore'):      # a damaged scale may be anything
-    for i in range(0, len(rows), step):
-      rows[i:i + step] = dequantise(tensor.data[i:i + step], tensor.kind.name)
-  return rows.reshape(tensor.shape)
+    return dequantise(raw, kind).astype(np.float32, copy=False)
 
 
 def _plain(rows: np.ndarray, kind: str) -> np.ndarray:

@@ -33,6 +33,7 @@ DEPTHS = dict(num_layers='decoder', num_encoder_layers='encoder',
 # Bytes that are copied in one go, and the tile that a transposition takes: a
 # cache line of rows that stay in the second-level cache.
 CHUNK = 2**23
+MADE = 2**20                           # where each row has to be made
 TILE = (4096, 16)
 # XLA's CPU backend adopts an array that starts at a multiple of this.
 ALIGNMENT = 64
@@ -46,8 +47,8 @@ class Leaf:
   Attributes:
     shape: Of what `read` returns, which has our layout.
     nbytes: Bytes of the file that are read for it.
-    read: Returns it, memory-mapped if the format allows; any float dtype. An
-      object that reads what it is indexed with will do.
+    read: Returns it, memory-mapped if the format allows, or `Rows`; of any
+      float dtype.
     name: What the file calls it.
     dtype: Of the file; None if it is none of NumPy's or unknown.
   """
@@ -81,6 +82,52 @@ class Checkpoint(NamedTuple):
   lm: Any
   params: Any
   tokenizer: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+  """An array that is made when it is indexed, a few rows at a time.
+
+  Attributes:
+    shape: Of the array.
+    dtype: Of what `make` returns.
+    make: From a slice of rows of the file, or () if the array has no axes, to
+      these rows; called from several threads.
+    turned: Whether the array is the transpose of what the file holds.
+  """
+  shape: tuple[int, ...]
+  dtype: np.dtype
+  make: Callable[[Any], np.ndarray]
+  turned: bool = False
+
+  @property
+  def T(self) -> Rows:  # pylint: disable=invalid-name
+    """The transpose of a matrix."""
+    return dataclasses.replace(self, shape=self.shape[::-1],
+                               turned=not self.turned)
+
+  def __getitem__(self, index: Any) -> np.ndarray | Rows:
+    """Rows of the file for a number; for slices the part that they cut out."""
+    if isinstance(index, int):
+      return self.make(slice(index, index + 1))[0]
+    index = index if isinstance(index, tuple) else (index,)
+    spans = [range(n)[i] for i, n in zip(index, self.shape)]
+    spans += map(range, self.shape[len(spans):])
+    if not spans:
+      return self
+    first, *rest = [slice(s.start, s.stop) for s in
+                    (spans[::-1] if self.turned else spans)]
+    make = lambda part: self.make(slice(
+        first.start + part.start, min(first.start + part.stop, first.stop)))[
+            (slice(None), *rest)]
+    return dataclasses.replace(self, shape=tuple(map(len, spans)), make=make)
+
+  def __array__(self, dtype: Any = None, copy: bool | None = None):
+    del copy
+    if not self.shape:
+      return np.asarray(self.make(()), dtype)
+    whole = self.make(slice(0, self.shape[-1 if self.turned else 0]))
+    return np.asarray(whole.T if self.turned else whole, dtype)
 
 
 class Broken(ValueError):
@@ -190,16 +237,17 @@ def read(leaf: Leaf) -> Any:
   return array
 
 
-def rows(array: np.ndarray, nbytes: int) -> Iterator[Any]:
+def rows(array: np.ndarray | Rows, nbytes: int) -> Iterator[Any]:
   """Indices of an array's rows in groups of about `nbytes` bytes."""
-  if not array.ndim:
+  if not array.shape:
     yield ()
     return
-  step = max(1, nbytes * len(array) // max(1, array.nbytes))
-  yield from (slice(i, i + step) for i in range(0, len(array), step))
+  count, *row = array.shape
+  step = max(1, nbytes // max(1, math.prod(row) * array.dtype.itemsize))
+  yield from (slice(i, min(i + step, count)) for i in range(0, count, step))
 
 
-def forget(array: np.ndarray) -> None:
+def forget(array: np.ndarray | Rows) -> None:
   """Gives back the memory of pages that were read through a memory map."""
   base = array
   while isinstance(base, (np.ndarray, memoryview)):
@@ -208,17 +256,19 @@ def forget(array: np.ndarray) -> None:
     base.madvise(mmap.MADV_DONTNEED)
 
 
-def copied(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
+def copied(array: np.ndarray | Rows, dtype: np.dtype) -> np.ndarray:
   """Row-major in `dtype`, where a device on this host can adopt it."""
   size = math.prod(array.shape) * dtype.itemsize
   raw = np.empty(size + ALIGNMENT, np.uint8)
   start = -raw.ctypes.data % ALIGNMENT
   out = raw[start:start + size].view(dtype).reshape(array.shape)
-  turned = array.ndim == 2 and array.strides[0] < array.strides[1]
+  made = isinstance(array, Rows)
+  turned = array.turned if made else (
+      array.ndim == 2 and array.strides[0] < array.strides[1])
   # Rows of the file: of the array, or of what it is the transpose of.
   given, taken = (array.T, out.T) if turned else (array, out)
   move = functools.partial(_move, given, taken, turned)
-  parts = list(rows(given, CHUNK))
+  parts = list(rows(given, MADE if made else CHUNK))
   if len(parts) == 1:
     move(parts[0])
   else:
@@ -231,17 +281,18 @@ def _place(leaf: Leaf, dtype: np.dtype, sharding) -> jax.Array:
   """Reads, casts and places one array, or the shards of it that are ours."""
   array = read(leaf)
   if sharding is None:
-    return jax.device_put(copied(np.asarray(array), dtype))
-  cut = lambda index: copied(np.asarray(array[index]), dtype)
+    return jax.device_put(copied(array, dtype))
+  cut = lambda index: copied(array[index], dtype)
   return jax.make_array_from_callback(leaf.shape, sharding, cut)
 
 
 def _move(given, taken, turned, part) -> None:
   """taken[part] = given[part], cast; the pages of `given` are given back."""
-  x, y = given[part], taken[part]
+  x = given.make(part) if isinstance(given, Rows) else given[part]
   if not turned:
-    y[...] = x.astype(y.dtype, copy=False)
+    taken[part] = x.astype(taken.dtype, copy=False)
   else:
+    y = taken[part]
     width, height = TILE
     for i in range(0, x.shape[0], height):
       for j in range(0, x.shape[1], width):

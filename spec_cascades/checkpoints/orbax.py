@@ -267,7 +267,7 @@ def _gate(config, x):
 
 def _turned(item, name, array, part, turn: Callable) -> loading.Leaf:
   """A leaf of which an array of theirs, or a part of it, is the contents."""
-  index, count = (..., 1) if part is None else part
+  index, count = (None, 1) if part is None else part
   whole = array.shape if part is None else array.shape[1:]
   try:
     if part is not None and array.shape[0] != count:
@@ -279,6 +279,8 @@ def _turned(item, name, array, part, turn: Callable) -> loading.Leaf:
 
   def read():
     opened = array.open() if isinstance(array, stores.Stored) else array
-    return turn(opened[index])
+    if part is None and turn is _same:
+      return opened
+    return turn(np.asarray(opened) if part is None else opened[index])
   return loading.Leaf(shape, array.nbytes // count, read, name,
                       array.dtype.name)

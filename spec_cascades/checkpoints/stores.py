@@ -76,44 +76,21 @@ class Stored:
   def nbytes(self) -> int:
     return math.prod(self.shape) * self.dtype.itemsize
 
-  def open(self) -> View:
+  def open(self) -> loading.Rows:
     """Opens it; what is indexed is what is read."""
     row = self.nbytes // self.shape[0] if self.shape else 0
-    # Rows may be asked for a few at a time: a chunk is decoded once.
+    # Rows are asked for a few at a time: a chunk is decoded once.
     held = min(self.nbytes, 2 * row * self.chunk[0]) if row else 0
     pool = dict(cache_pool=dict(total_bytes_limit=held + SLACK))
     with loading.readable(self.path, *ERRORS):
       array = ts.open(self.spec, read=True, context=ts.Context(pool)).result()
       if (array.shape, array.dtype.numpy_dtype) != (self.shape, self.dtype):
         raise ValueError('its header changed')
-    return View(self, array)
 
-
-class View:
-  """Looks like a row-major numpy array; reads what is indexed."""
-
-  def __init__(self, stored: Stored, array: ts.TensorStore):
-    self.stored, self.array = stored, array
-    self.shape, self.dtype = stored.shape, stored.dtype
-    self.nbytes, self.ndim = stored.nbytes, len(stored.shape)
-    self.size = math.prod(stored.shape)
-    self.strides = tuple(self.dtype.itemsize * math.prod(self.shape[i + 1:])
-                         for i in range(self.ndim))
-
-  def __len__(self) -> int:
-    return self.shape[0]
-
-  def __getitem__(self, index: Any) -> np.ndarray:
-    with loading.readable(self.stored.path, *ERRORS):
-      return np.asarray(self.array[index].read().result())
-
-  def __array__(self, dtype: Any = None, copy: bool | None = None):
-    del copy
-    return np.asarray(self[...], dtype)
-
-  def astype(self, dtype: Any, copy: bool = True) -> np.ndarray:
-    """All of it, in another dtype."""
-    return self[...].astype(dtype, copy=copy)
+    def make(part: Any) -> np.ndarray:
+      with loading.readable(self.path, *ERRORS):
+        return np.asarray(array[part].read().result())
+    return loading.Rows(self.shape, self.dtype, make)
 
 
 def arrays(directory: pathlib.Path, wanted: Mapping[str, str | np.ndarray]

@@ -5,13 +5,17 @@ import dataclasses
 import functools
 import hashlib
 import pathlib
-from typing import Any
+from typing import Any, Callable
 
+from spec_cascades import checkpoints
 from spec_cascades.checkpoints import native
 from spec_cascades.evaluation import text
+from spec_cascades.models import t5
 
 ASSETS = pathlib.Path(__file__).resolve().parents[1] / 'assets'
 SHIPPED = ASSETS / 'debian_ende'
+# Input tokens of a checkpoint that gives no limit.
+DEFAULT_LIMIT = 2048
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,43 +35,58 @@ class Model:
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-  """Both models read and write the same vocabulary."""
+  """Models that read and write the same vocabulary; the drafter may be None."""
   verifier: Model
-  drafter: Model
-  vocabulary: text.Vocabulary
+  drafter: Model | None
+  vocabulary: Any
   vocabulary_sha256: str
 
   @property
   def max_input_length(self) -> int:
-    """The longest input, in tokens, that both models take."""
-    return min(self.verifier.max_input_length, self.drafter.max_input_length)
+    """The longest input, in tokens, that every model takes."""
+    models = filter(None, (self.verifier, self.drafter))
+    return min(model.max_input_length for model in models)
+
+  @property
+  def prompt(self) -> Callable[..., Any]:
+    """From tokens to a prompt: an encoder's input, or what to continue."""
+    lm = self.verifier.lm
+    return text.encoder_prompt if type(lm) is t5.T5 else text.prefix_prompt
 
 
 def load(verifier: str = str(SHIPPED / 'verifier'),
-         drafter: str = str(SHIPPED / 'drafter')) -> Pair:
-  """Reads two model directories; the defaults are the pair that we ship.
+         drafter: str | None = str(SHIPPED / 'drafter')) -> Pair:
+  """Reads one or two checkpoints of any format; by default the shipped pair.
 
   Raises:
-    ValueError: A directory does not hold a model, or the vocabularies differ.
+    ValueError: A path does not hold a model with a tokenizer, or the
+      vocabularies differ.
   """
-  digests = [vocabulary_digest(path) for path in (verifier, drafter)]
-  if digests[0] != digests[1]:
-    raise ValueError(f'The vocabularies of {verifier} and {drafter} differ; a '
-                     'drafter must be trained with the vocabulary of its '
-                     'verifier.')
-  models, vocabulary = [], None
-  for path in (verifier, drafter):
-    lm, params, vocabulary = native.load(path)
-    config = native.read_config(path)
-    # A name to show: debian_ende/verifier, say.
-    name = '/'.join(pathlib.Path(path).expanduser().resolve().parts[-2:])
-    models.append(Model(name, lm, params, native.digest(path),
-                        config['max_input_length']))
+  paths = [path for path in (verifier, drafter) if path is not None]
+  own = all(map(is_own, paths))
+  if own:
+    digests = [vocabulary_digest(path) for path in paths]
+    _check_same(digests, paths)
+  found = [_own(path) if own else _foreign(path) for path in paths]
+  models, vocabularies = zip(*found)
+  if not own:
+    digests = list(map(_pieces_digest, vocabularies))
+    _check_same(digests, paths)
   sizes = [model.lm.vocab_size for model in models]
-  if sizes[0] != sizes[1]:
+  if len(set(sizes)) > 1:
     raise ValueError(f'{verifier} has {sizes[0]} embeddings and {drafter} '
                      f'{sizes[1]}; give both the same vocab_size.')
-  return Pair(*models, vocabulary, digests[0])
+  return Pair(models[0], models[1] if drafter is not None else None,
+              vocabularies[0], digests[0])
+
+
+def is_own(path: str) -> bool:
+  """Whether it is, or has to be, a T5 directory of the project's own."""
+  place = pathlib.Path(path).expanduser()
+  if not place.exists() or (place / native.WEIGHTS).exists() and not (
+      place / native.CONFIG).exists():
+    return True
+  return native.recognises(place) and native.read_config(path)['family'] == 't5'
 
 
 def vocabulary_digest(directory: str) -> str:
@@ -78,3 +97,55 @@ def vocabulary_digest(directory: str) -> str:
     raise ValueError(f'No {native.VOCABULARY} in {directory}; a model '
                      'directory holds the vocabulary that it was trained with.')
   return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _own(path: str) -> tuple[Model, Any]:
+  lm, params, vocabulary = native.load(path)
+  config = native.read_config(path)
+  # A name to show: debian_ende/verifier, say.
+  name = '/'.join(pathlib.Path(path).expanduser().resolve().parts[-2:])
+  return Model(name, lm, params, native.digest(path),
+               config['max_input_length']), vocabulary
+
+
+def _foreign(path: str) -> tuple[Model, Any]:
+  lm, params, tokenizer = checkpoints.load(path)
+  if tokenizer is None:
+    raise ValueError(f'{path} holds no tokenizer; put its tokenizer.json or '
+                     'SentencePiece model beside the weights.')
+  if tokenizer.size > lm.vocab_size:
+    raise ValueError(f'{path} has {tokenizer.size} tokens and '
+                     f'{lm.vocab_size} embeddings; use the tokenizer that '
+                     'the model was trained with.')
+  place = pathlib.Path(path).expanduser()
+  return Model(place.name, lm, params, _digest(place),
+               tokenizer.context or DEFAULT_LIMIT), tokenizer
+
+
+def _digest(place: pathlib.Path) -> str:
+  """SHA-256 over the names and contents of a checkpoint's files."""
+  state = hashlib.sha256()
+  files = [place] if place.is_file() else sorted(
+      x for x in place.rglob('*') if x.is_file())
+  for file in files:
+    name = file.name if file == place else str(file.relative_to(place))
+    state.update(f'{name}\n{file.stat().st_size}\n'.encode())
+    with file.open('rb') as opened:
+      hashlib.file_digest(opened, lambda: state)
+  return state.hexdigest()
+
+
+def _pieces_digest(tokenizer: Any) -> str:
+  """SHA-256 over what the tokens spell."""
+  state = hashlib.sha256()
+  for token in range(tokenizer.size):
+    state.update(tokenizer.piece(token).encode('utf-8', 'surrogatepass'))
+    state.update(b'\0')
+  return state.hexdigest()
+
+
+def _check_same(digests, paths) -> None:
+  if len(set(digests)) > 1:
+    raise ValueError(f'The vocabularies of {paths[0]} and {paths[1]} differ; a '
+                     'drafter must be trained with the vocabulary of its '
+                     'verifier.')

@@ -58,8 +58,9 @@ class Point:
 
 
 def expand(curves: Sequence[Curve], *, gamma: int, top_p: float = 1.0,
-           top_k: int = 0) -> list[Point]:
-  """All points: both models alone at each temperature, then the curves'.
+           top_k: int = 0, alone: Sequence[str] = (VERIFIER, DRAFTER)
+           ) -> list[Point]:
+  """All points: the models alone at each temperature, then the curves'.
 
   Raises:
     ValueError: A number outside its domain, a point twice, or too many.
@@ -68,7 +69,7 @@ def expand(curves: Sequence[Curve], *, gamma: int, top_p: float = 1.0,
   warp = dict(top_k=top_k, top_p=float(top_p))
   points = [Point(model, '', None, heat, gamma=0, drafter='', model=model,
                   **warp)
-            for heat in heats or {1.0: None} for model in (VERIFIER, DRAFTER)]
+            for heat in heats or {1.0: None} for model in alone]
   for curve in curves:
     drafter, length = rules.drafting(curve.rule, curve.drafter, gamma)
     name = curve.name or method_name(curve.rule)

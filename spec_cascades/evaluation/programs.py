@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, Iterable, Sequence
+from typing import Any, Callable, Iterable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +30,11 @@ from spec_cascades.evaluation import timing
 
 @dataclasses.dataclass(frozen=True)
 class Bucket:
-  """Inputs of at most `width` tokens; outputs are cut at `max_length`."""
+  """Inputs of at most `width` tokens; outputs are cut at `max_length`.
+
+  Where input and output are one text, an input that is shorter than `width`
+  leaves its rest to the output.
+  """
   width: int
   max_length: int
 
@@ -56,8 +60,9 @@ class Name:
 class Programs:
   """Decodes one example at one point; compiles on first use."""
 
-  def __init__(self, pair: pairs.Pair, curves: Sequence[points_lib.Curve]):
-    self._pair = pair
+  def __init__(self, pair: pairs.Pair, curves: Sequence[points_lib.Curve], *,
+               eos: int = text.EOS):
+    self._pair, self._eos = pair, eos
     by_name = {rules.label(curve.rule): curve.rule for curve in curves}
     self._baselines = {name: rule for name, rule in by_name.items()
                        if rule.__name__ in rules.BASELINES}
@@ -103,10 +108,13 @@ class Programs:
     return log
 
   def _make_spec(self, name: Name, bucket: Bucket):
+    room = bucket.max_length
+    if self._pair.prompt is text.prefix_prompt:
+      room += bucket.width
     if name.baseline:
       large, small = self._pair.verifier, self._pair.drafter
-      return baselines.Sequential(large.lm, small.lm, bucket.max_length,
-                                  text.EOS), large.params, small.params
+      return baselines.Sequential(large.lm, small.lm, room,
+                                  self._eos), large.params, small.params
     if not name.drafter:
       model = (self._pair.drafter if name.model == points_lib.DRAFTER
                else self._pair.verifier)
@@ -115,8 +123,7 @@ class Programs:
       model = self._pair.verifier
       drafter, draft_params = rules.drafter(
           name.drafter, self._pair, name.gamma)
-    spec = decode.GenSpecSample(model.lm, drafter, bucket.max_length,
-                                eos=text.EOS)
+    spec = decode.GenSpecSample(model.lm, drafter, room, eos=self._eos)
     return spec, model.params, draft_params
 
   def _make_target(self, point: points_lib.Point) -> Any:
@@ -159,21 +166,23 @@ def bucket_of(length: int, buckets: Iterable[Bucket]) -> Bucket:
 
 
 def prompts(rows: Sequence[Sequence[int]], buckets: Sequence[Bucket],
-            seed: int) -> list[tuple[Bucket, Any, jax.Array]]:
+            seed: int, make: Callable[..., Any] = text.encoder_prompt
+            ) -> list[tuple[Bucket, Any, jax.Array]]:
   """Per example its bucket, a prompt of batch 1 and its key, on the device."""
   out = []
   keys = decode.row_keys(seed, range(len(rows)))
   for i, row in enumerate(rows):
     bucket = bucket_of(len(row), buckets)
-    prompt = text.encoder_prompt([row], bucket.width)
+    prompt = make([row], bucket.width)
     out.append((bucket, prompt, keys[i:i + 1]))
   return jax.block_until_ready(out)
 
 
-def stats_of(state: decode.State) -> tuple[list[int], int, dict[str, Any]]:
-  """Tokens after the prefix, the fault and the counters of a batch of one."""
+def stats_of(state: decode.State, start: int = 1
+             ) -> tuple[list[int], int, dict[str, Any]]:
+  """Tokens from `start`, the fault and the counters of a batch of one."""
   tokens, lengths, fault, stats = jax.device_get(
       (state.tokens, state.lengths, state.fault, state.stats))
   counters = {f.name: np.asarray(getattr(stats, f.name))[0].tolist()
               for f in dataclasses.fields(stats)}
-  return tokens[0, 1:lengths[0]].tolist(), int(fault[0]), counters
+  return tokens[0, start:lengths[0]].tolist(), int(fault[0]), counters

@@ -13,6 +13,7 @@ from spec_cascades.drafters import ngram
 from spec_cascades.drafters import null
 from spec_cascades.drafters import tree
 from spec_cascades.evaluation import pairs
+from spec_cascades.models import skip
 
 RULES = {rule.__name__: rule for rule in (
     targets.Lossless, targets.Lossy, targets.LossyBeta, targets.LossyBudget,
@@ -23,7 +24,7 @@ RULES = {rule.__name__: rule for rule in (
 BASELINES = {rule.__name__: rule for rule in (
     baselines.SeqCascade, baselines.TokenCascade, baselines.OracleCascade,
     baselines.OriginalBiLD)}
-CHAIN = 'chain'
+CHAIN, NULL = 'chain', 'null'
 
 
 def takes_alpha(rule: Callable[..., Any]) -> bool:
@@ -119,9 +120,18 @@ def tree_drafter(pair: pairs.Pair, gamma: int):
   return tree.Tree(pair.drafter.lm, spine), pair.drafter.params
 
 
+def skip_drafter(pair: pairs.Pair, gamma: int):
+  """A third of the verifier's own decoder layers, at even distances."""
+  lm, params = pair.verifier.lm, pair.verifier.params
+  depth = skip.layers_of(lm)
+  lm, params = skip.shallow(lm, params, skip.spread(depth, -(-depth // 3)))
+  return chain.Chain(lm, gamma), params
+
+
 DRAFTERS = dict(null=null_drafter, chain=chain_drafter, tree=tree_drafter,
-                ngram=ngram_drafter)
+                ngram=ngram_drafter, skip=skip_drafter)
 WITHOUT_Q = ('null', 'ngram')
+WITHOUT_MODEL = (*WITHOUT_Q, 'skip')
 
 
 def drafter(name: str, pair: pairs.Pair, gamma: int) -> tuple[Any, Any]:
@@ -148,6 +158,13 @@ def check_drafter(name: str, rule: Any, gamma: int) -> None:
   if not isinstance(gamma, int) or isinstance(gamma, bool):
     raise ValueError(f'Got gamma={gamma!r}; allowed: whole numbers from 1.')
   check.gamma(gamma)
+
+
+def check_pair(name: str, pair: pairs.Pair) -> None:
+  """Raises ValueError for a drafter that needs a small model there is not."""
+  if name not in WITHOUT_MODEL and pair.drafter is None:
+    raise ValueError(f'The drafter {name} needs a small model, such as '
+                     f'--drafter_dir; or take {", ".join(WITHOUT_MODEL)}.')
 
 
 def check_sampling(temperature: float, top_p: float, top_k: int = 0) -> None:

@@ -12,13 +12,16 @@ from typing import Any, Callable, Sequence
 
 import jax
 
+from spec_cascades.evaluation import asking as asking_lib
 from spec_cascades.evaluation import examples as examples_lib
 from spec_cascades.evaluation import journal as journal_lib
 from spec_cascades.evaluation import pairs
 from spec_cascades.evaluation import points as points_lib
 from spec_cascades.evaluation import programs as programs_lib
 from spec_cascades.evaluation import results
+from spec_cascades.evaluation import rules
 from spec_cascades.evaluation import summary
+from spec_cascades.evaluation import text
 from spec_cascades.evaluation import timing
 
 JOURNAL, RESULTS = 'examples.jsonl', 'results.jsonl'
@@ -34,8 +37,9 @@ class Sweep:
   Attributes:
     output_dir: For the journal, the results and the report.
     curves: Rules and thresholds; both models alone are always run.
-    verifier: Directory of the large model.
-    drafter: Directory of the small model.
+    verifier: Checkpoint of the large model.
+    drafter: Checkpoint of the small model; None: curves need none.
+    asking: How a source becomes a prompt, for decoder-only models.
     data: Tab-separated texts with references.
     examples: Take the first so many; None takes all.
     gamma: Tokens drafted a round.
@@ -47,7 +51,8 @@ class Sweep:
   output_dir: str
   curves: Sequence[points_lib.Curve]
   verifier: str = str(pairs.SHIPPED / 'verifier')
-  drafter: str = str(pairs.SHIPPED / 'drafter')
+  drafter: str | None = str(pairs.SHIPPED / 'drafter')
+  asking: asking_lib.Asking = asking_lib.Asking()
   data: str = str(examples_lib.SOFTWARE_DOCS)
   examples: int | None = None
   gamma: int = 5
@@ -79,14 +84,21 @@ class Run:
     """Raises ValueError for anything that cannot run, or not resume."""
     self.sweep = sweep
     self.directory = pathlib.Path(sweep.output_dir).expanduser()
-    points = points_lib.expand(sweep.curves, gamma=sweep.gamma,
+    alone = (points_lib.VERIFIER, points_lib.DRAFTER)[:1 + bool(sweep.drafter)]
+    points = points_lib.expand(sweep.curves, gamma=sweep.gamma, alone=alone,
                                top_p=sweep.top_p, top_k=sweep.top_k)
     self.examples = examples_lib.read(sweep.data, limit=sweep.examples)
     self.pair = pairs.load(sweep.verifier, sweep.drafter)
+    for point in points:
+      rules.check_pair(point.drafter or rules.NULL, self.pair)
     self.buckets = [programs_lib.Bucket(*pair) for pair in sweep.buckets]
+    words = self.pair.vocabulary
+    self.eos = sweep.asking.end_token(words)
     self.rows = [examples_lib.encode(
-        self.pair.vocabulary, x.source, self.pair.max_input_length,
+        words, sweep.asking(words, x.source), self.pair.max_input_length,
         what=f'Example {x.id}') for x in self.examples]
+    one_text = self.pair.prompt is text.prefix_prompt
+    self.starts = [len(row) if one_text else 1 for row in self.rows]
     for row in self.rows:
       programs_lib.bucket_of(len(row), self.buckets)
     self.inputs = self._inputs()
@@ -103,7 +115,9 @@ class Run:
     return dict(
         schema=results.SCHEMA, code=results.code_digest(),
         data=examples_lib.digest(self.examples), examples=len(self.examples),
-        verifier=self.pair.verifier.sha256, drafter=self.pair.drafter.sha256,
+        verifier=self.pair.verifier.sha256,
+        drafter=self.pair.drafter and self.pair.drafter.sha256,
+        asking=dataclasses.asdict(self.sweep.asking),
         vocabulary=self.pair.vocabulary_sha256, seed=self.sweep.seed,
         batch=BATCH, buckets=[list(b) for b in self.sweep.buckets])
 
@@ -117,7 +131,8 @@ class Run:
     try:
       if not any(note['kind'] == 'started' for note in journal.notes):
         journal.note('started', at=_now())
-      programs = programs_lib.Programs(self.pair, self.sweep.curves)
+      programs = programs_lib.Programs(self.pair, self.sweep.curves,
+                                       eos=self.eos)
       figures = summary.Figures(self.points, self.examples,
                                 self.pair.vocabulary, self.sweep.seed)
       if missing := self.missing(journal):
@@ -140,7 +155,8 @@ class Run:
             if (keys[i], example) not in journal.records]
 
   def _decode(self, journal, programs, missing, publish, progress) -> None:
-    prompts = programs_lib.prompts(self.rows, self.buckets, self.sweep.seed)
+    prompts = programs_lib.prompts(self.rows, self.buckets, self.sweep.seed,
+                                   self.pair.prompt)
     total = len(self.points) * len(self.examples)
     with progress(total=total, initial=total - len(missing), unit='decode',
                   desc='compiling') as bar:
@@ -157,7 +173,8 @@ class Run:
             bucket, prompt, keys = prompts[example]
             seconds, state = timing.timed(programs.call, self.points[key],
                                           bucket, prompt, keys)
-            tokens, fault, stats = programs_lib.stats_of(state)
+            tokens, fault, stats = programs_lib.stats_of(
+                state, self.starts[example])
             journal.add(results.Record(key, example, seconds, tokens, fault,
                                        stats))
             publish(key)
@@ -188,7 +205,8 @@ class Run:
     finished = [n['at'] for n in journal.notes if n['kind'] == 'decoded']
     return dict(
         sweep=results.content_key(self.configuration), seed=self.sweep.seed,
-        verifier=self.pair.verifier.name, drafter=self.pair.drafter.name,
+        verifier=self.pair.verifier.name,
+        drafter=self.pair.drafter.name if self.pair.drafter else '',
         batch=BATCH, data=pathlib.Path(self.sweep.data).name,
         device=timing.device(), machine=timing.machine(), versions=versions(),
         started=started, finished=finished[-1] if finished else _now())

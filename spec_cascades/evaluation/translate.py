@@ -2,27 +2,20 @@
 from __future__ import annotations
 
 import dataclasses
-import pathlib
-from typing import Any, Callable, Iterator
+from typing import Any, Iterator
 
 import jax.numpy as jnp
 
 from spec_cascades import check
-from spec_cascades import checkpoints
 from spec_cascades import decode
 from spec_cascades import warp as warp_lib
-from spec_cascades.checkpoints import native
 from spec_cascades.evaluation import examples
 from spec_cascades.evaluation import pairs
 from spec_cascades.evaluation import rules
 from spec_cascades.evaluation import stream
-from spec_cascades.evaluation import text
-from spec_cascades.models import t5
 
 # Inputs are padded to one of these widths: few programs for any text.
 WIDTHS = (32, 64, 128, 256, 512, 1024, 2048)
-# Input tokens of a checkpoint that gives no limit.
-DEFAULT_LIMIT = 2048
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,81 +61,19 @@ class Step:
   fault: int = 0                  # the round of non-finite logits, from 1
 
 
-@dataclasses.dataclass(frozen=True)
-class Given:
-  """Models of any format; the second, if any, drafts for the first."""
-  verifier: pairs.Model
-  drafter: pairs.Model | None
-  vocabulary: Any
-
-  @property
-  def max_input_length(self) -> int:
-    """The longest input, in tokens, that every model takes."""
-    models = filter(None, (self.verifier, self.drafter))
-    return min(model.max_input_length for model in models)
-
-  @property
-  def prompt(self) -> Callable[..., Any]:
-    """From tokens to a prompt: an encoder's input, or what to continue."""
-    lm = self.verifier.lm
-    return text.encoder_prompt if type(lm) is t5.T5 else text.prefix_prompt
-
-
-def given(verifier: str, drafter: str | None = None) -> Given:
-  """Loads checkpoints of any format, see `checkpoints.load`.
-
-  Raises:
-    ValueError: There is none, it has no tokenizer, or the two differ in their
-      vocabularies.
-  """
-  found = [checkpoints.load(path) for path in (verifier, drafter) if path]
-  for path, (lm, _, tokenizer) in zip((verifier, drafter), found):
-    if tokenizer is None:
-      raise ValueError(f'{path} holds no tokenizer; put its tokenizer.json or '
-                       'SentencePiece model beside the weights.')
-    if tokenizer.size > lm.vocab_size:
-      raise ValueError(f'{path} has {tokenizer.size} tokens and '
-                       f'{lm.vocab_size} embeddings; use the tokenizer that '
-                       'the model was trained with.')
-  if len({lm.vocab_size for lm, *_ in found}) > 1 or len(
-      {_pieces(tokenizer) for *_, tokenizer in found}) > 1:
-    raise ValueError(f'The vocabularies of {verifier} and {drafter} differ; a '
-                     'drafter must read the tokens of its verifier.')
-  models = [_model(path, *one) for path, one in zip((verifier, drafter), found)]
-  return Given(models[0], models[1] if drafter else None, found[0].tokenizer)
-
-
-def is_pair(path: str | None) -> bool:
-  """Whether a verifier's path is `pairs.load`'s: T5 directories of our own."""
-  if path is None or not pathlib.Path(path).expanduser().exists():
-    return True
-  kind = native.recognises(pathlib.Path(path).expanduser())
-  return kind and native.read_config(path)['family'] == 't5'
-
-
-def _model(path, lm, params, tokenizer) -> pairs.Model:
-  context = tokenizer.context or DEFAULT_LIMIT
-  return pairs.Model(pathlib.Path(path).name, lm, params, '', context)
-
-
-def _pieces(tokenizer) -> tuple[str, ...]:
-  return tuple(map(tokenizer.piece, range(tokenizer.size)))
-
-
 class Translator:
   """A pair of models with settings; one text at a time.
 
   Args:
-    pair: `pairs.load`'s or `given`'s.
+    pair: The models.
     settings: How to decode.
     max_input_length: Refuse longer inputs; the models' own limit if None.
-    prompt: What makes a prompt of rows of tokens and a width.
   """
 
-  def __init__(self, pair: pairs.Pair | Given, settings: Settings, *,
-               max_input_length: int | None = None,
-               prompt: Callable[..., Any] = text.encoder_prompt):
-    self._pair, self._settings, self._prompt = pair, settings, prompt
+  def __init__(self, pair: pairs.Pair, settings: Settings, *,
+               max_input_length: int | None = None):
+    rules.check_pair(settings.drafter, pair)
+    self._pair, self._settings = pair, settings
     self.limit = pair.max_input_length
     if max_input_length is not None:
       check.interval('max_input_length', max_input_length, 1, self.limit,
@@ -164,7 +95,7 @@ class Translator:
     drafter, draft_params = rules.drafter(
         chosen.drafter, self._pair, chosen.gamma)
     width = next((w for w in WIDTHS if len(tokens) <= w), len(tokens))
-    prompt = self._prompt([tokens], width)
+    prompt = self._pair.prompt([tokens], width)
     spec = decode.GenSpecSample(
         self._pair.verifier.lm, drafter,
         chosen.max_length + prompt.prefix.shape[1], eos=vocabulary.ends[0])

@@ -24,6 +24,8 @@ CONFIGS = dict(
     wide=gemma.GemmaConfig(
         150_000, 512, 8, 8, 4, 64, 2816, 'silu', norm_offset=0.,
         scale_embedding=False))
+SMALL = gemma.GemmaConfig(32, 16, 1, 2, 1, 8, 16, 'silu', norm_offset=0.,
+                          scale_embedding=False)
 MEASURE = """
 import json, resource, sys, time
 import jax, numpy as np
@@ -88,9 +90,7 @@ def places(tmp_path_factory):
   found = {(name, dtype): write(base / f'{name}_{dtype}', config, dtype)
            for name, config in CONFIGS.items()
            for dtype in ('float32', 'bfloat16')}
-  small = gemma.GemmaConfig(32, 16, 1, 2, 1, 8, 16, 'silu', norm_offset=0.,
-                            scale_embedding=False)
-  return found | {'small': write(base / 'small', small, 'float32')}
+  return found | {'small': write(base / 'small', SMALL, 'float32')}
 
 
 def child(code, *args):

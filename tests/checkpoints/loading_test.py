@@ -148,3 +148,54 @@ def test_the_shipped_models_load_by_their_path():
       / 'assets/debian_ende/drafter')
   assert found.lm.vocab_size == 4096 and found.tokenizer.size == 4096
   assert found.params['token_embedder']['embedding'].dtype == jnp.float32
+
+
+@pytest.mark.parametrize('turned', [False, True])
+@pytest.mark.parametrize('shape', [(7, 5), (6, 4)])
+def test_rows_that_are_made_when_indexed_look_like_an_array(shape, turned,
+                                                            monkeypatch):
+  monkeypatch.setattr(loading, 'MADE', 24)           # a row or two at a time
+  stored, asked = np.arange(float(np.prod(shape))).reshape(shape), []
+
+  def make(part):
+    asked.append(part.stop - part.start)
+    return stored[part]
+
+  lazy = loading.Rows(shape, stored.dtype, make)
+  lazy, want = (lazy.T, stored.T) if turned else (lazy, stored)
+  assert lazy.shape == want.shape and lazy.T.T == lazy
+  np.testing.assert_array_equal(lazy, want)
+  asked.clear()
+  for index in ((slice(1, 3),), (slice(None), slice(1, 4)),
+                (slice(2, 4), slice(0, 3)), (slice(None), slice(None))):
+    part = loading.copied(lazy[index], np.dtype(np.float32))
+    np.testing.assert_array_equal(part, want[index])
+    assert part.flags.c_contiguous
+  assert max(asked) == 1                    # 24 bytes: never more than a row
+  if not turned:
+    np.testing.assert_array_equal(lazy[2], want[2])
+
+
+def test_a_number_that_is_made_when_indexed():
+  lazy = loading.Rows((), np.dtype(np.float32), lambda part: np.float32(3)[part])
+  assert loading.copied(lazy, np.dtype(np.float16)) == np.asarray(lazy) == 3
+
+
+def test_shards_of_rows_are_made_one_by_one(params):
+  """Where a device needs a part of an array, no other part is made."""
+  asked = []
+
+  def lazily(leaf):
+    array = leaf.read()
+    if array.ndim < 2:
+      return leaf
+    make = lambda part: asked.append(part) or array[part]
+    made = loading.Rows(array.shape, array.dtype, make)
+    return loading.Leaf(leaf.shape, leaf.nbytes, lambda: made, leaf.name)
+
+  leaves = {k: lazily(x) for k, x in leaves_of(params).items()}
+  mesh = jax.sharding.Mesh(np.asarray(jax.devices()[:1]), 'x')
+  place = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+  found = loading.load(source(leaves), sharding=lambda *_: place).params
+  jax.tree.map(np.testing.assert_array_equal, found, params)
+  assert asked

