@@ -230,7 +230,7 @@ def _published(args) -> None:
   """Real weights: greedy text, prompt lookup, and loading."""
   both = weights.load(args.weights)
   encode = both.tokenizer.encode
-  plain, *_ = prompts = [encode(text) for text in copying.FRESH]
+  plain = encode(copying.FRESH[0])
   found = benchmarks.timed(dict(
       ours=both.decode(plain, args.tokens),
       transformers=both.their_decode(plain, args.tokens),
@@ -242,9 +242,9 @@ def _published(args) -> None:
   share = args.tokens * found['reading'].median / found['ours'].median
   print(f'  a step reads {both.nbytes / 1e6:.0f} MB, which takes '
         f'{found["reading"]}: {100 * share:.0f} % of the bandwidth')
-  for title, prompts in (('copies', [encode(x) for x in copying.COPIED]),
-                         ('new words', prompts)):
-    _lookups(both, title, prompts, args)
+  for title, texts in (('copies', copying.COPIED),
+                       ('new words', copying.FRESH)):
+    _lookups(both, title, [encode(text) for text in texts], args)
   if args.weights.is_dir():
     times = [weights.seconds_to_load(args.weights) for _ in range(args.runs)]
     ours, theirs = ([t[name] for t in times]
@@ -267,9 +267,10 @@ def _lookups(both, title, prompts, args) -> None:
     same += np.array_equal(programs['ours'](), programs['alone']())
     for name, spread in benchmarks.timed(programs, args.runs).items():
       total[name] = total.get(name, 0) + spread.median
-  print(f'prompt lookup, {title}: {total["transformers"] / total["ours"]:.2f}x '
-        f'the speed of transformers\' and {total["alone"] / total["ours"]:.2f}x '
-        f'our own without; {same} of {len(prompts)} texts are those without')
+  gains = {name: took / total['ours'] for name, took in total.items()}
+  print(f'prompt lookup, {title}: {gains["transformers"]:.2f}x the speed of '
+        f'transformers\' and {gains["alone"]:.2f}x our own without; {same} of '
+        f'{len(prompts)} texts are those without')
 
 
 def _ratio(found) -> str:

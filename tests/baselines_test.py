@@ -1,144 +1,24 @@
-"""Sequential baselines: laws, plain Python references, calls, counters."""
+"""Sequential baselines: plain Python references, calls, counters."""
 import dataclasses
 import functools
 import inspect
-import itertools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from spec_cascades import api, baselines, check, decode, targets, types
+from spec_cascades import api, baselines, decode, targets, types
 from spec_cascades.drafters import null
-from spec_cascades.models import table, toy
+from spec_cascades.models import toy
 from spec_cascades.warp import Warp
-from tests.common import (
-    LEVEL, LM, P, Q, RAGGED, ROWS, joint, keys, p_value, prompt, select, tally)
+from tests.common import LM, P, Q, RAGGED, keys, select
 from tests import loops
 from tests.models import tiny
+from tests.sequential import (
+    BiLD, FEW, FIELDS, GREEDY, Oracle, PAIRS, PLAIN, RULES, SPEC, Seq, TOYS,
+    Token, assert_counted, name)
 from tests.toys import BIG, PB, PS, SMALL
-
-SPEC = baselines.Sequential(LM, LM, 6, eos=-1)
-TOYS = baselines.Sequential(BIG, SMALL, 24)
-LOSSLESS, PLAIN, GREEDY = targets.Lossless(), Warp(), Warp(0.)
-Seq, Token = baselines.SeqCascade, baselines.TokenCascade
-Oracle, BiLD = baselines.OracleCascade, baselines.OriginalBiLD
-RULES = [Seq(.45), Seq(.9, normalised=False), Token(.5), Token(.4, block=2),
-         Oracle(.1), BiLD(1.), BiLD(1., fallback=.4, length=3)]
-FEW = [Seq(.45), Token(.4, block=2), Oracle(.1), BiLD(1., length=3)]
-FIELDS = ('rounds', 'drafted', 'accepted', 'corrected', 'bonus', 'emitted',
-          'deferred', 'verifier_calls', 'drafter_calls')
-# Two tokens of every kind: 25 prompts.
-PAIRS = types.Prompt(jnp.array(list(itertools.product(range(5), repeat=2))),
-                     jnp.full(25, 2))
-
-
-def name(rule):
-  return str(rule).replace("<class 'spec_cascades.targets.", '').replace(
-      "'>", '')
-
-
-def assert_counted(state, lengths):
-  s = state.stats
-  np.testing.assert_array_equal(s.emitted, state.lengths - lengths)
-  np.testing.assert_array_equal(s.emitted, s.accepted + s.corrected + s.bonus)
-  np.testing.assert_array_equal(s.histogram.sum(1), s.rounds)
-  np.testing.assert_array_equal(
-      s.histogram @ jnp.arange(s.histogram.shape[1]), s.accepted)
-  np.testing.assert_array_equal(s.rejected.sum(1), s.corrected)
-  assert (s.rejected <= s.histogram).all()
-  assert (s.accepted <= s.drafted).all()
-  assert (np.asarray(s.deferred) <= np.asarray(s.emitted) + 1e-4).all()
-
-
-# Laws ------------------------------------------------------------------------
-
-
-def fits(rule, warp, law, spec=SPEC):
-  state = spec(P, Q, prompt(ROWS), keys(ROWS, 4), rule, warp)
-  assert_counted(state, 3)
-  return p_value(tally(state), law)
-
-
-def law_of_seq(rule, warp):
-  """Exact: q's responses that stand, and p's where they don't."""
-  (q, p), raw = (np.asarray(warp(x).probs) for x in (Q, P)), np.asarray(
-      jax.nn.log_softmax(Q))
-  path = lambda x, a, b, c: (x[2, 3, a], x[3, a, b], x[a, b, c])
-  law, again, standing = np.zeros((5,) * 3), np.zeros((5,) * 3), 0.
-  for x in itertools.product(range(5), repeat=3):
-    again[x] = np.prod(path(p, *x))
-    logs = np.sum(path(raw, *x)) / (3 if rule.normalised else 1)
-    if np.exp(logs) >= 1 - rule.alpha:
-      law[x] = np.prod(path(q, *x))
-      standing += law[x]
-  assert .2 < standing < .8, standing
-  return law + (1 - standing) * again
-
-
-@pytest.mark.parametrize('alpha,warp', [
-    (.4, PLAIN), (.6, Warp(.7, top_p=.9))])
-def test_token_cascade_has_the_law_of_chow(alpha, warp):
-  assert ROWS >= 131072
-  assert fits(Token(alpha), warp, joint(targets.Chow(alpha), warp)) > LEVEL
-
-
-@pytest.mark.parametrize('rule', [Token(-.1), Seq(-.1)], ids=name)
-def test_at_the_strict_end_the_law_is_that_of_p(rule):
-  assert fits(rule, Warp(.8), joint(LOSSLESS, Warp(.8))) > LEVEL
-
-
-@pytest.mark.parametrize('target,warp', [
-    (targets.Diff(.1), PLAIN), (targets.TokenV1(.3), Warp(.7, top_k=4))],
-    ids=str)
-def test_oracle_cascade_has_the_law_of_its_target(target, warp):
-  rule = Oracle(target.alpha, rule=type(target))
-  assert fits(rule, warp, joint(target, warp)) > LEVEL
-
-
-@pytest.mark.parametrize('rule,warp', [
-    (Seq(.6), PLAIN), (Seq(.95, normalised=False), Warp(.8))], ids=str)
-def test_seq_cascade_has_the_law_of_its_definition(rule, warp):
-  assert fits(rule, warp, law_of_seq(rule, warp)) > LEVEL
-
-
-def test_alpha_and_temperature_per_row():
-  half = jnp.arange(ROWS) < ROWS // 2
-  either = lambda a, b: jnp.where(half, a, b)
-  warp = Warp(either(1., .5), top_p=either(.9, 1.))
-  parts = ((slice(None, ROWS // 2), Warp(1., top_p=.9)),
-           (slice(ROWS // 2, None), Warp(.5)))
-  for rule, alphas, law in (
-      (Token, (.2, .6), lambda a, w: joint(targets.Chow(a), w)),
-      (Oracle, (.05, .3), lambda a, w: joint(targets.Diff(a), w)),
-      (Seq, (.6, .55), lambda a, w: law_of_seq(Seq(a), w))):
-    state = SPEC(P, Q, prompt(ROWS), keys(ROWS), rule(either(*alphas)), warp)
-    for alpha, (rows, own) in zip(alphas, parts):
-      assert p_value(tally(state, rows), law(alpha, own)) > LEVEL
-
-
-def test_one_key_for_both_models_fails(monkeypatch):
-  """p's text would be drawn with the luck that made q unsure."""
-  monkeypatch.setattr(baselines, 'renewed', lambda keys: keys)
-  jax.clear_caches()                           # it is not a cache key
-  found = fits(Seq(.6), PLAIN, law_of_seq(Seq(.6), PLAIN))
-  jax.clear_caches()
-  assert found < LEVEL
-
-
-def test_deferral_on_the_warped_distribution_fails(monkeypatch):
-  """Chow decides at temperature 1, whatever the warp."""
-  want = joint(targets.Chow(.4), Warp(.5))
-  monkeypatch.setattr(targets.Chow, 'defers', lambda self, q, p, alpha: (
-      jax.nn.softmax(q.logits / .5).max(-1) < 1 - alpha))
-  jax.clear_caches()
-  found = fits(Token(.4), Warp(.5), want)
-  jax.clear_caches()
-  assert found < LEVEL
-
-
-# References ------------------------------------------------------------------
 
 
 REFERENCES = {Seq: loops.seq, Token: loops.token, Oracle: loops.oracle,
@@ -264,7 +144,7 @@ def test_the_ends_are_the_models_alone(lm):
                          tiny.inputs_of(large, 2))
   spec = baselines.Sequential(large, small, 12)
   single = lambda params, warp: decode.GenSpecSample(large, null.Null(), 12)(
-      params, None, prompts, keys(2), LOSSLESS, warp).tokens
+      params, None, prompts, keys(2), targets.Lossless(), warp).tokens
   ends = [(Token(1.), q, Warp()), (Token(-1.), p, Warp()),
           (Seq(1.), q, Warp()), (Seq(-1.), p, GREEDY),
           (Oracle(1.), q, Warp()), (Oracle(-1.), p, Warp()),
@@ -277,7 +157,7 @@ def test_the_ends_are_the_models_alone(lm):
 @pytest.mark.parametrize('rule', [Seq(.5), Token(.5), Oracle(.1)], ids=name)
 def test_alone_q_is_asked_with_the_keys_of_the_drafter_alone(rule):
   q = decode.GenSpecSample(SMALL, null.Null(), 24)(
-      PS, None, RAGGED, keys(3), LOSSLESS, PLAIN)
+      PS, None, RAGGED, keys(3), targets.Lossless(), PLAIN)
   got = TOYS(PB, PS, RAGGED, keys(3), rule.replace(alpha=1.), PLAIN)
   np.testing.assert_array_equal(got.tokens, q.tokens)
 
@@ -373,109 +253,3 @@ def test_bild_starts_with_p_alone():
   asked, state = logged(BiLD(5., fallback=0., length=4), warp=GREEDY)
   assert asked[:2] == [0, 1] and set(asked[2:]) == {5}     # one is of one node
   assert len(asked) - 1 == int(state.stats.verifier_calls[0])
-
-
-# Faults, checks, compilation -------------------------------------------------
-
-
-@pytest.mark.parametrize('rule', [
-    Seq(-.1), Token(-.1), Oracle(.1), BiLD(1.)], ids=name)
-def test_non_finite_logits_of_p_stop_their_row(rule):
-  """After 3 comes 4, after anything else 0; p breaks in the row of 3 4."""
-  steady = jnp.zeros((5, 5, 5)).at[:, :, 0].set(9.).at[:, 3, 4].set(99.)
-  prompts = types.Prompt(jnp.array([[0, 2, 3], [0, 2, 2]]), jnp.full(2, 3))
-  spec = baselines.Sequential(LM, LM, 12, eos=-1)
-  state = spec(steady.at[3, 4, 2].set(jnp.nan), steady, prompts, keys(2), rule,
-               GREEDY)
-  again = 9 if isinstance(rule, Seq) else 0      # tokens that q wrote before
-  assert state.fault.tolist() == [2 + again, 0]
-  assert state.lengths.tolist() == [4, 12]
-  assert state.tokens[1].tolist() == [0, 2, 2] + [0] * 9
-  assert check.faults(state)[0].startswith('Row 0 stopped in round')
-  assert_counted(state, 3)
-
-
-@pytest.mark.parametrize('temperature', [0., 1.])
-@pytest.mark.parametrize('rule', [
-    Seq(.5), Seq(-.1), Token(.5), Token(-.1), Oracle(.1), BiLD(1.)], ids=name)
-def test_non_finite_logits_of_q_stop_their_row(rule, temperature):
-  if rule.greedy and temperature:
-    pytest.skip('greedy only')
-  bad = Q.at[:, 3].set(jnp.nan)                  # after any 3
-  prompts = types.Prompt(jnp.array([[0, 2, 3], [0, 2, 2]]), jnp.full(2, 3))
-  never = lambda x: x.at[:, :, 3].set(-jnp.inf)  # row 1 gets to no 3
-  spec = baselines.Sequential(LM, LM, 12, eos=-1)
-  state = spec(never(P), never(bad).at[:, 3].set(jnp.nan), prompts, keys(2),
-               rule, Warp(temperature))
-  first = 2 if isinstance(rule, BiLD) else 1     # BiLD's first token is p's
-  assert state.fault[0] in (1, first) and state.lengths[0] <= 4
-  assert state.fault[1] == 0 and state.lengths[1] == 12
-  assert not state.stats.emitted[0] or isinstance(rule, BiLD)
-  assert_counted(state, 3)
-
-
-def call(rule, warp=PLAIN, spec=SPEC, prompts=None):
-  prompts = prompt(2) if prompts is None else prompts
-  return spec(P, Q, prompts, keys(2), rule, warp)
-
-
-@pytest.mark.parametrize('make,what', [
-    (lambda: call(Seq(1.5)), 'alpha of SeqCascade is 1.5; allowed: -1 to 1'),
-    (lambda: call(Token(float('nan'))), 'alpha of TokenCascade is nan'),
-    (lambda: call(Oracle(2.)), 'alpha of Diff is 2'),
-    (lambda: call(Token(jnp.zeros(3))), r'shape \(3,\)'),
-    (lambda: call(BiLD(-1.), GREEDY), 'alpha of OriginalBiLD is -1'),
-    (lambda: call(BiLD(jnp.ones(2)), GREEDY), 'allowed: a scalar'),
-    (lambda: call(BiLD(1., fallback=2.), GREEDY), 'threshold of Below is 2'),
-    (lambda: call(BiLD(1.)), 'temperature of OriginalBiLD is 1.*greedy'),
-    (lambda: call(BiLD(1.), Warp(jnp.array([0., .5]))), 'is 0.5 in row 1'),
-    (lambda: BiLD(1., length=0), 'gamma'),
-    (lambda: Token(1., block=0), 'block of TokenCascade is 0'),
-    (lambda: call(targets.Chow(.5)), 'Chow is no baseline; allowed: SeqCas'),
-    (lambda: call(Seq(.5), Warp(-1.)), 'temperature is -1'),
-    (lambda: call(Seq(.5), prompts=prompt(2, (0, 2, 9))), 'Token of prefix'),
-    (lambda: call(Seq(.5), prompts=prompt(3)), 'Different numbers of rows'),
-    (lambda: call(Seq(.5), prompts=prompt(2, (1,) * 6)), 'leaves no room'),
-    (lambda: baselines.Sequential(LM, table.Table(7), 6), '7 tokens and p')])
-def test_bad_input_is_refused_in_one_line(make, what):
-  before = baselines.run._cache_size()
-  with pytest.raises(ValueError, match=what) as error:
-    make()
-  assert '\n' not in str(error.value)
-  assert baselines.run._cache_size() == before
-
-
-@pytest.mark.parametrize('rule', [Seq, Token])
-def test_a_head_over_some_tokens_is_refused(rule):
-  @dataclasses.dataclass(frozen=True)
-  class Narrow(table.Table):
-    def head(self, params, hidden):
-      return hidden[..., :3]
-  with pytest.raises(ValueError, match='head over 3 of 5 tokens'):
-    call(rule(.5), spec=baselines.Sequential(LM, Narrow(), 6))
-
-
-@pytest.mark.parametrize('rule', [Seq, Token, Oracle, BiLD])
-def test_numbers_compile_once(rule):
-  warp = lambda x: Warp(0.) if rule.greedy else Warp(x, top_k=1, top_p=x)
-  call(rule(.2), warp(.5))
-  before = baselines.run._cache_size()
-  for x in (.3, .7):
-    call(rule(x), warp(x))
-  assert baselines.run._cache_size() == before
-
-
-def test_a_baseline_may_be_called_inside_jit():
-  run = jax.jit(lambda alpha: SPEC(P, Q, prompt(4), keys(4), Token(alpha),
-                                   PLAIN).tokens)
-  np.testing.assert_array_equal(run(.4), SPEC(
-      P, Q, prompt(4), keys(4), Token(.4), PLAIN).tokens)
-
-
-def test_sampling_is_from_q_where_it_is_sure():
-  """TokenCascade with a q that is sure of nothing but after a 3."""
-  q = jnp.zeros((5, 5, 5)).at[:, 3, 1].set(20.)
-  p = jnp.zeros((5, 5, 5)).at[:, :, 3].set(20.)
-  state = SPEC(p, q, prompt(4), keys(4), Token(.5), PLAIN)
-  assert state.tokens[:, 3:].tolist() == [[1, 3, 1]] * 4
-  assert state.stats.accepted.tolist() == [2] * 4

@@ -177,7 +177,8 @@ def test_rows_that_are_made_when_indexed_look_like_an_array(shape, turned,
 
 
 def test_a_number_that_is_made_when_indexed():
-  lazy = loading.Rows((), np.dtype(np.float32), lambda part: np.float32(3)[part])
+  lazy = loading.Rows((), np.dtype(np.float32),
+                      lambda part: np.float32(3)[part])
   assert loading.copied(lazy, np.dtype(np.float16)) == np.asarray(lazy) == 3
 
 

@@ -1,0 +1,97 @@
+"""Sweeps of decoder-only checkpoints: prompts, ends, drafts without a model."""
+import dataclasses
+
+import pytest
+
+from spec_cascades import targets
+from spec_cascades.evaluation import asking
+from spec_cascades.evaluation import pairs
+from spec_cascades.evaluation import points
+from spec_cascades.evaluation import rules
+from spec_cascades.evaluation import sweep as sweep_lib
+from tests import ggufs
+from tests.evaluation.sweep_run_test import Bar
+
+pytest.importorskip('tokenizers')
+CURVES = (
+    points.Curve(targets.Lossless, temperatures=(0.,), name='prompt lookup',
+                 drafter='ngram'),
+    points.Curve(targets.Lossless, temperatures=(0.,), name='layer skip',
+                 drafter='skip'),
+    points.Curve(targets.TokenV3, (.3,), (0.,), drafter='skip'))
+
+
+@pytest.fixture(scope='module')
+def path(tmp_path_factory):
+  return str(ggufs.make(tmp_path_factory.mktemp('gguf') / 'x.gguf', 'llama',
+                        ggufs.byte_level()))
+
+
+@pytest.fixture(scope='module')
+def sweep(path, tmp_path_factory):
+  return sweep_lib.Sweep(
+      str(tmp_path_factory.mktemp('sweep') / 'out'), CURVES, path, None,
+      asking=asking.Asking('and {source} the', end='q'), examples=3, gamma=3,
+      buckets=((250, 12),))
+
+
+def test_a_sweep_of_one_model(sweep):
+  run = sweep_lib.Run(sweep)
+  words = run.pair.vocabulary
+  assert words.decode([run.eos]) == 'q' and run.pair.drafter is None
+  assert run.starts == [len(row) for row in run.rows]
+  found = run(Bar)
+  assert [row.method for row in found.rows] == [
+      'verifier', 'prompt lookup', 'layer skip', 'TokenV3']
+  assert {e.method: e.equal for e in found.equalities} == {
+      'prompt lookup': 3, 'layer skip': 3}
+  assert found.compilations.while_timing == 0
+  by_name = {row.method: row for row in found.rows}
+  assert {row.drafter for row in found.rows} == {'', 'ngram', 'skip'}
+  assert by_name['verifier'].tokens_per_call == 1
+  # Room that an input leaves is the output's: 262 tokens in all.
+  assert 36 < by_name['verifier'].emitted <= sum(262 - len(x) for x in run.rows)
+  again = sweep_lib.Run(sweep)(Bar)
+  assert again.rows == found.rows
+
+
+def test_what_is_asked_is_part_of_the_key(sweep, tmp_path):
+  keys = []
+  for name, asked in (('a', sweep.asking), ('b', asking.Asking('x {source}'))):
+    other = dataclasses.replace(sweep, asking=asked,
+                                output_dir=str(tmp_path / name))
+    keys.append(set(sweep_lib.Run(other).points))
+  assert not keys[0] & keys[1]
+
+
+def test_drafters_that_need_a_model_are_refused(sweep, tmp_path):
+  curves = (points.Curve(targets.Lossless),)
+  other = dataclasses.replace(sweep, curves=curves, output_dir=str(tmp_path))
+  with pytest.raises(ValueError, match='chain needs a small model'):
+    sweep_lib.Run(other)
+  for name in rules.WITHOUT_MODEL:
+    rules.check_pair(name, pairs.load(sweep.verifier, None))
+
+
+def test_prompts_are_texts_with_a_source(path):
+  words = pairs.load(path, None).vocabulary
+  assert asking.Asking()(words, 'a b') == 'a b'
+  assert asking.Asking('Say {source}!')(words, '{source}') == 'Say {source}!'
+  chat = asking.Asking('Say {source}!', chat=True)
+  assert 'user: Say a!' in chat(words, 'a')
+  assert chat.end_token(words) == words.ends[-1] == words.turn_end
+  assert asking.Asking().end_token(words) == words.ends[0]
+  newline = asking.Asking(end='\n').end_token(words)
+  assert words.decode([newline]) == '\n'
+  for given, what in ((dict(template='no place'), 'has to hold'),
+                      (dict(template=3), 'has to hold')):
+    with pytest.raises(ValueError, match=what):
+      asking.Asking(**given)
+  with pytest.raises(ValueError, match='one token for'):
+    asking.Asking(end='qq').end_token(words)
+
+
+def test_a_t5_ends_as_it_did(pair_dir):
+  words = pairs.load(str(pair_dir / 'verifier'),
+                     str(pair_dir / 'drafter')).vocabulary
+  assert asking.Asking().end_token(words) == 1

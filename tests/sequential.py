@@ -1,0 +1,42 @@
+"""What the tests of the sequential baselines share."""
+import itertools
+
+import jax.numpy as jnp
+import numpy as np
+
+from spec_cascades import baselines, types
+from spec_cascades.warp import Warp
+from tests.common import LM
+from tests.toys import BIG, SMALL
+
+SPEC = baselines.Sequential(LM, LM, 6, eos=-1)
+TOYS = baselines.Sequential(BIG, SMALL, 24)
+PLAIN, GREEDY = Warp(), Warp(0.)
+Seq, Token = baselines.SeqCascade, baselines.TokenCascade
+Oracle, BiLD = baselines.OracleCascade, baselines.OriginalBiLD
+RULES = [Seq(.45), Seq(.9, normalised=False), Token(.5), Token(.4, block=2),
+         Oracle(.1), BiLD(1.), BiLD(1., fallback=.4, length=3)]
+FEW = [Seq(.45), Token(.4, block=2), Oracle(.1), BiLD(1., length=3)]
+FIELDS = ('rounds', 'drafted', 'accepted', 'corrected', 'bonus', 'emitted',
+          'deferred', 'verifier_calls', 'drafter_calls')
+# Two tokens of every kind: 25 prompts.
+PAIRS = types.Prompt(jnp.array(list(itertools.product(range(5), repeat=2))),
+                     jnp.full(25, 2))
+
+
+def name(rule):
+  return str(rule).replace("<class 'spec_cascades.targets.", '').replace(
+      "'>", '')
+
+
+def assert_counted(state, lengths):
+  s = state.stats
+  np.testing.assert_array_equal(s.emitted, state.lengths - lengths)
+  np.testing.assert_array_equal(s.emitted, s.accepted + s.corrected + s.bonus)
+  np.testing.assert_array_equal(s.histogram.sum(1), s.rounds)
+  np.testing.assert_array_equal(
+      s.histogram @ jnp.arange(s.histogram.shape[1]), s.accepted)
+  np.testing.assert_array_equal(s.rejected.sum(1), s.corrected)
+  assert (s.rejected <= s.histogram).all()
+  assert (s.accepted <= s.drafted).all()
+  assert (np.asarray(s.deferred) <= np.asarray(s.emitted) + 1e-4).all()
