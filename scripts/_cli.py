@@ -4,12 +4,14 @@ from __future__ import annotations
 import argparse
 import ast
 import pathlib
+import re
 import sys
 from typing import Any, Callable, Sequence
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 PREFIX = '--gin.'
+UNSET = re.compile(r'(\w+)/macro\.value set to `%gin\.REQUIRED`')
 
 
 class Parser(argparse.ArgumentParser):
@@ -86,6 +88,9 @@ def configure(files: Sequence[str], bindings: Sequence[str]) -> None:
     gin.finalize()
   except (ValueError, SyntaxError, TypeError, AttributeError,
           ImportError) as error:
+    if unset := UNSET.search(str(error)):
+      raise ValueError(f'{unset[1]} must be set: add --gin.{unset[1]}=VALUE; '
+                       f'the head of {files[-1]} says which.') from None
     names = ', '.join(sorted(_macros(gin)))
     hint = f' Names that the files set: {names}.' if names else ''
     raise ValueError(f'gin: {one_line(error)}{hint}') from None

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import math
 import os
@@ -10,6 +11,7 @@ import shutil
 from typing import Any, Callable, Iterator
 
 import jax.numpy as jnp
+import numpy as np
 
 from spec_cascades import checkpoints
 from spec_cascades.checkpoints import hub_writing
@@ -18,6 +20,7 @@ from spec_cascades.checkpoints import native
 from spec_cascades.data import files
 from spec_cascades.data import tokenizers
 from spec_cascades.data import words as words_lib
+from spec_cascades.models import reduced
 from spec_cascades.models import t5
 
 FORMATS = ('native', 'huggingface')
@@ -30,10 +33,23 @@ SPIECE = 'spiece.model'
 HEADERS = 2**20                        # bytes on disk beside the weights
 
 
+@dataclasses.dataclass(frozen=True)
+class Draft:
+  """The tokens that a drafter is to predict: the most frequent in some texts.
+
+  Attributes:
+    size: How many.
+    texts: A file of texts, one a line, of the kind that it will draft.
+  """
+  size: int
+  texts: str | os.PathLike
+
+
 def convert(path: str | os.PathLike, output: str | os.PathLike, *,
             to: str = 'native', dtype: str | None = None,
             shard_bytes: int = hub_writing.SHARD_BYTES,
             vocabulary: str | os.PathLike | None = None,
+            draft: Draft | None = None,
             progress: Callable[..., Any] | None = None) -> str:
   """Writes a checkpoint in another format; memory holds one array at a time.
 
@@ -45,6 +61,7 @@ def convert(path: str | os.PathLike, output: str | os.PathLike, *,
       float32.
     shard_bytes: Weights of one file.
     vocabulary: A SentencePiece model to use in place of the checkpoint's.
+    draft: Makes a drafter that predicts some tokens only; native alone.
     progress: `tqdm` or something called like it; counts bytes written.
 
   Returns:
@@ -68,6 +85,11 @@ def convert(path: str | os.PathLike, output: str | os.PathLike, *,
     raise ValueError(f'Got dtype {dtype!r}; allowed: '
                      f'{", ".join(native.DTYPES)}.')
   words = _words(source, vocabulary, to)
+  if draft is not None:
+    source = dataclasses.replace(source, tokens=_frequent(source, draft))
+  if to != 'native' and source.tokens is not None:
+    raise ValueError(f'{path} predicts {len(source.tokens)} tokens only, which '
+                     f'{to} has no place for; convert it to native.')
   if to == 'huggingface':
     hub_writing.describe(source.lm.config)
   total = jnp.dtype(dtype).itemsize * sum(
@@ -85,6 +107,16 @@ def convert(path: str | os.PathLike, output: str | os.PathLike, *,
         for name, content in words.items():
           files.write_atomically(partial / name, content)
   return dtype
+
+
+def _frequent(source: loading.Source, draft: Draft) -> np.ndarray:
+  tokenizer = source.tokenizer and source.tokenizer()
+  if tokenizer is None:
+    raise ValueError(f'{source.path} has no tokenizer to count tokens with.')
+  with pathlib.Path(draft.texts).expanduser().open(encoding='utf-8') as file:
+    counted = (tokenizer.encode(line.rstrip('\n')) for line in file)
+    return reduced.frequent(counted, draft.size, source.lm.vocab_size,
+                            keep=tokenizer.ends)
 
 
 def _words(source: loading.Source, vocabulary: Any, to: str

@@ -23,6 +23,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from spec_cascades.models import reduced
+
 DTYPES = ('float32', 'bfloat16', 'float16')
 SHOWN = 3
 # What a damaged or malicious header may make Python's JSON reader raise.
@@ -69,12 +71,15 @@ class Source:
     leaves: Arrays by our names, joined by '/'.
     left_over: Names of arrays in the files that nothing reads.
     tokenizer: Makes the tokenizer; None if the checkpoint has none.
+    tokens: Ids of the tokens that a drafter predicts, if it is `Reduced`; `lm`
+      and `leaves` are then those of the model in it.
   """
   path: pathlib.Path
   lm: Any
   leaves: Mapping[str, Leaf]
   left_over: Sequence[str] = ()
   tokenizer: Callable[[], Any] | None = None
+  tokens: np.ndarray | None = None
 
 
 class Checkpoint(NamedTuple):
@@ -176,8 +181,11 @@ def load(source: Source, *, dtype: str = 'float32',
       where = sharding and sharding(name, leaf.shape)
       flat[name] = jax.block_until_ready(_place(leaf, kind, where))
       bar.update(leaf.nbytes)
-  return Checkpoint(source.lm, traverse_util.unflatten_dict(flat, sep='/'),
-                    tokenizer)
+  lm, params = source.lm, traverse_util.unflatten_dict(flat, sep='/')
+  if source.tokens is not None:
+    lm = reduced.Reduced(lm, len(source.tokens))
+    params = dict(model=params, tokens=jnp.asarray(source.tokens, jnp.int32))
+  return Checkpoint(lm, params, tokenizer)
 
 
 @functools.lru_cache(maxsize=16)

@@ -25,6 +25,7 @@ from spec_cascades.checkpoints import tensors
 from spec_cascades.data import files
 from spec_cascades.evaluation import text
 from spec_cascades.models import gemma
+from spec_cascades.models import reduced
 from spec_cascades.models import t5
 
 FORMAT = 1
@@ -36,6 +37,7 @@ DTYPES = ('bfloat16', 'float32')
 MAX_SPARE_ROWS = 228
 DEFAULT_MAX_INPUT = 128
 ROPES = ('rope', 'local_rope')
+TOKENS = 'draft_vocabulary'
 SHARD_BYTES = 2**24
 MAX_SHARDS = 100_000
 
@@ -60,7 +62,7 @@ def save(directory: str | os.PathLike, lm: Any, params: Mapping[str, Any],
 
   Args:
     directory: Is created; files of the same names are replaced.
-    lm: A model of one of `FAMILIES`.
+    lm: A model of one of `FAMILIES`, or a `Reduced` one of them.
     params: Parameters in checkpoint layout, not packed.
     vocabulary_path: The SentencePiece model, which is copied, if any.
     dtype: Of the weights in the file: 'bfloat16' or 'float32'.
@@ -72,14 +74,17 @@ def save(directory: str | os.PathLike, lm: Any, params: Mapping[str, Any],
   Raises:
     ValueError: Unknown family or dtype, or parameters of another shape.
   """
+  tokens = None
+  if isinstance(lm, reduced.Reduced):
+    tokens, lm, params = np.asarray(params['tokens']), lm.lm, params['model']
   flat = traverse_util.flatten_dict(dict(params), sep='/')
   leaves = {name: loading.Leaf(tuple(np.shape(x)), x.nbytes, lambda x=x: x,
                                name) for name, x in flat.items()}
   words = {} if vocabulary_path is None else {
       VOCABULARY: pathlib.Path(vocabulary_path).expanduser().read_bytes()}
-  write(directory, loading.Source(pathlib.Path('save'), lm, leaves), dtype,
-        words=words, max_input_length=max_input_length,
-        shard_bytes=shard_bytes, info=info)
+  source = loading.Source(pathlib.Path('save'), lm, leaves, tokens=tokens)
+  write(directory, source, dtype, words=words,
+        max_input_length=max_input_length, shard_bytes=shard_bytes, info=info)
 
 
 def write(directory: str | os.PathLike, source: loading.Source,
@@ -107,6 +112,10 @@ def write(directory: str | os.PathLike, source: loading.Source,
   family, config = family_of(source.lm), source.lm.config
   _check_dtype(dtype, 'save')
   loading.fit(source)
+  kept = {}
+  if source.tokens is not None:
+    reduced.check_tokens(source.tokens, source.lm.vocab_size)
+    kept = {TOKENS: source.tokens.tolist()}
   directory.mkdir(parents=True, exist_ok=True)
   shards = tensors.shards(dict(sorted(source.leaves.items())),
                           jnp.dtype(dtype).itemsize, shard_bytes)
@@ -118,7 +127,7 @@ def write(directory: str | os.PathLike, source: loading.Source,
   described = dict(
       format=FORMAT, family=family, dtype=dtype, shards=len(shards),
       max_input_length=max_input_length, vocabulary=vocabulary,
-      config=dataclasses.asdict(config), info=dict(info or {}))
+      config=dataclasses.asdict(config), info=dict(info or {}), **kept)
   files.write_atomically(directory / CONFIG,
                          json.dumps(described, indent=2) + '\n')
 
@@ -155,8 +164,9 @@ def source(directory: str | os.PathLike) -> loading.Source:
   leaves = {}
   for name in weight_files(config['shards']):
     leaves |= _leaves(_file(directory, name), config['dtype'])
-  return loading.Source(directory / WEIGHTS, lm, leaves, tokenizer=_tokenizer(
-      directory, config['vocabulary'], lm.vocab_size))
+  return loading.Source(
+      directory / WEIGHTS, lm, leaves, tokens=_tokens(directory, config, lm),
+      tokenizer=_tokenizer(directory, config['vocabulary'], lm.vocab_size))
 
 
 def load(directory: str | os.PathLike) -> tuple[Any, Any, Any]:
@@ -208,7 +218,8 @@ def digest(directory: str | os.PathLike) -> str:
   """SHA-256 over configuration and weights: what a result was made with."""
   directory, state = pathlib.Path(directory).expanduser(), hashlib.sha256()
   config = read_config(directory)
-  kept = {k: config[k] for k in ('family', 'dtype', 'config')}
+  kept = {k: config[k] for k in ('family', 'dtype', 'config', TOKENS)
+          if k in config}
   state.update(json.dumps(kept, sort_keys=True).encode())
   for name in weight_files(config['shards']):
     with _file(directory, name).open('rb') as file:
@@ -233,6 +244,20 @@ def _model(config, path):
   except (TypeError, ValueError, ArithmeticError) as error:
     raise ValueError(f'{path}: {error} Save the model again.') from None
   return family.lm(made)
+
+
+def _tokens(directory, config, lm) -> np.ndarray | None:
+  """Ids of the tokens that a drafter predicts, if not all."""
+  found = config.get(TOKENS)
+  if found is None:
+    return None
+  whole = isinstance(found, list) and all(type(t) is int for t in found)
+  try:
+    tokens = np.asarray(found if whole else [-1], np.int64)
+    reduced.check_tokens(tokens, lm.vocab_size)
+  except (ValueError, OverflowError) as error:
+    raise ValueError(f'{directory / CONFIG}, {TOKENS}: {error}') from None
+  return tokens.astype(np.int32)
 
 
 def _leaves(path: pathlib.Path, dtype: str) -> dict[str, loading.Leaf]:

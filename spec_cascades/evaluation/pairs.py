@@ -63,6 +63,9 @@ def load(verifier: str = str(SHIPPED / 'verifier'),
       vocabularies differ.
   """
   paths = [path for path in (verifier, drafter) if path is not None]
+  for path in paths:
+    if not pathlib.Path(path).expanduser().exists():
+      raise ValueError(f'No checkpoint at {path}; check the path.')
   own = all(map(is_own, paths))
   if own:
     digests = [vocabulary_digest(path) for path in paths]
@@ -83,8 +86,7 @@ def load(verifier: str = str(SHIPPED / 'verifier'),
 def is_own(path: str) -> bool:
   """Whether it is, or has to be, a T5 directory of the project's own."""
   place = pathlib.Path(path).expanduser()
-  if not place.exists() or (place / native.WEIGHTS).exists() and not (
-      place / native.CONFIG).exists():
+  if (place / native.WEIGHTS).exists() and not (place / native.CONFIG).exists():
     return True
   return native.recognises(place) and native.read_config(path)['family'] == 't5'
 

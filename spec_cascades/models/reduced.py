@@ -49,14 +49,7 @@ class Reduced:
     if tokens.shape != (self.size,):
       raise ValueError(f'Got a draft vocabulary of shape {tokens.shape}; this '
                        f'model has ({self.size},).')
-    low, high = (tokens.min(), tokens.max()) if tokens.size else (-1, -1)
-    if not (tokens.ndim == 1 and np.issubdtype(tokens.dtype, np.integer)
-            and (np.diff(tokens) > 0).all() and 0 <= low
-            and high < self.vocab_size):
-      raise ValueError(
-          f'Got a draft vocabulary of {tokens.size} ids from {low} to {high}; '
-          f'allowed: ascending ids from 0 to {self.vocab_size - 1}. Make it '
-          'with models.reduced.frequent.')
+    check_tokens(tokens, self.vocab_size)
     tokens = jnp.asarray(tokens, jnp.int32)
     packed = self.lm.pack(params['model'])
     return dict(model=self.lm.narrow(packed, tokens), tokens=tokens)
@@ -103,6 +96,19 @@ def widen(lm: Any, params: Any, q: types.Prediction) -> types.Prediction:
 def _spread(lm, params, x, fill):
   wide = jnp.full((*x.shape[:-1], lm.vocab_size), fill, x.dtype)
   return wide.at[..., params['tokens']].set(x)
+
+
+def check_tokens(tokens: np.ndarray, vocab_size: int) -> None:
+  """Raises ValueError unless they are ascending ids of the vocabulary."""
+  whole = tokens.ndim == 1 and np.issubdtype(tokens.dtype, np.integer)
+  low, high = (tokens.min(), tokens.max()) if whole and tokens.size else (-1,
+                                                                          -1)
+  if not (whole and (np.diff(tokens) > 0).all() and 0 <= low
+          and high < vocab_size):
+    raise ValueError(
+        f'Got a draft vocabulary of {tokens.size} ids from {low} to {high}; '
+        f'allowed: ascending ids from 0 to {vocab_size - 1}. Make it with '
+        'models.reduced.frequent.')
 
 
 def frequent(texts: Iterable[Sequence[int]], size: int, vocab_size: int,

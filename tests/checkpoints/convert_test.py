@@ -1,4 +1,5 @@
 """Every writer goes there and back; a conversion appears whole or not."""
+import collections
 import dataclasses
 import json
 import pathlib
@@ -111,6 +112,31 @@ def test_a_t5_keeps_its_vocabulary_in_both_directions(tmp_path, vocabulary):
   assert (tmp_path / 'd/sentencepiece.model').read_bytes() == text
 
 
+def test_a_drafter_may_predict_the_frequent_tokens_of_a_file(
+    tmp_path, vocabulary):
+  model = tinypair.write(tmp_path / 'a', vocabulary, 0)
+  words = pairs.load(str(model), None).vocabulary
+  (tmp_path / 'texts').write_text('to the end\nto the\nto\n')
+  draft = converting.Draft(3, tmp_path / 'texts')
+  converting.convert(model, tmp_path / 'b', draft=draft)
+  tokens = checkpoints.load(tmp_path / 'b').params['tokens'].tolist()
+  counts = collections.Counter(words.encode('to the end')
+                               + words.encode('to the') + words.encode('to'))
+  assert 1 in tokens and len(tokens) == 3 == len(set(tokens))
+  assert min(counts[t] for t in tokens) >= sorted(counts.values())[-3]
+  converting.convert(tmp_path / 'b', tmp_path / 'c')   # it stays one
+  assert checkpoints.load(tmp_path / 'c').params['tokens'].tolist() == tokens
+  for path, given, what in (
+      (tmp_path / 'b', None, 'predicts 3 tokens only'),
+      (model, draft, 'predicts 3 tokens only')):
+    with pytest.raises(ValueError, match=what):
+      converting.convert(path, tmp_path / 'd', to='huggingface', draft=given)
+  with pytest.raises(ValueError, match='draft vocabulary of 0'):
+    converting.convert(model, tmp_path / 'd', draft=converting.Draft(
+        0, tmp_path / 'texts'))
+  assert not (tmp_path / 'd').exists()
+
+
 def test_other_tokenizers_are_kept_in_their_files(tmp_path):
   tokenizers = pytest.importorskip('tokenizers')
   hubs.save('smollm2', tmp_path / 'a')
@@ -166,6 +192,8 @@ def test_the_script_refuses_in_one_line(tmp_path):
       ([here, out, '--to', 'gguf'], "'gguf'; allowed: native, huggingface"),
       ([here, out, '--dtype', 'int4'], "'int4'; allowed: bfloat16, float32"),
       ([here, out, '--shard_mib', '0'], 'allowed: 1 or more'),
+      ([here, out, '--texts', 'x'], 'give both'),
+      ([here, out, '--draft_vocabulary', '9', '--texts', 'x'], 'no tokenizer'),
       ([here, out, '--vocabulary', 'none.model'], 'none.model')]
   done = subprocess.run(
       [sys.executable, '-c', driver], cwd=ROOT, capture_output=True, text=True,

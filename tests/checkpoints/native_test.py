@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 import tinypair
 
+from spec_cascades import checkpoints
 from spec_cascades.checkpoints import native
 from spec_cascades.evaluation import pairs
+from spec_cascades.models import reduced
 from spec_cascades.models import t5
 
 
@@ -122,6 +124,36 @@ def test_save_refuses_what_load_would(tmp_path, vocabulary):
   with pytest.raises(ValueError, match='allowed: T5'):
     native.save(tmp_path, object(), params, vocabulary)
   assert not any(tmp_path.iterdir())
+
+
+def test_a_draft_vocabulary_is_kept_with_the_drafter(tmp_path, vocabulary):
+  lm = reduced.Reduced(t5.T5(tinypair.config(16, 1)), 3)
+  params = dict(model=lm.lm.init_params(jax.random.key(3)),
+                tokens=np.array([1, 7, 500]))
+  native.save(tmp_path / 'a', lm, params, vocabulary, 'float32')
+  found = checkpoints.load(tmp_path / 'a')
+  assert found.lm == lm and found.tokenizer.size == tinypair.PIECES
+  jax.tree.map(np.testing.assert_array_equal, params, found.params)
+  assert found.params['tokens'].dtype == jnp.int32
+  tinypair.write(tmp_path / 'p', vocabulary, 0)
+  pair = pairs.load(str(tmp_path / 'p'), str(tmp_path / 'a'))
+  logits = pair.drafter.lm.head(pair.drafter.params, jnp.ones((1, 16)))
+  assert np.flatnonzero(np.isfinite(logits[0])).tolist() == [1, 7, 500]
+  digest = native.digest(tmp_path / 'a')
+  for tokens in ([1, 7, 501], [1, 7], None):
+    edit(tmp_path / 'a', draft_vocabulary=tokens)
+    assert native.digest(tmp_path / 'a') != digest
+    native.load(tmp_path / 'a')
+  for tokens in ([7, 1], [1, 1], [-1, 2], [1, 512], 'x', [1., 2], {}, [True],
+                 [], [2**70]):
+    edit(tmp_path / 'a', draft_vocabulary=tokens)
+    with pytest.raises(ValueError, match='draft_vocabulary: Got') as error:
+      native.load(tmp_path / 'a')
+    assert '\n' not in str(error.value)
+  with pytest.raises(ValueError, match='ascending'):
+    native.save(tmp_path / 'b', lm, {**params, 'tokens': np.array([2, 1, 0])},
+                vocabulary)
+  assert not (tmp_path / 'b').exists()
 
 
 def test_vocabularies_that_differ_are_refused(tmp_path, model, vocabulary):

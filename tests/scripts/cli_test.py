@@ -88,8 +88,9 @@ def test_sweep_refuses(pair_dir, broken, tmp_path):
       (sweep('--gin.EXAMPLES=0'), 'Got 0 examples'),
       (sweep('--gin.BUCKETS=((6, 20),)'), 'add one to BUCKETS'),
       (sweep('--gin.BUCKETS=7'), 'gin:'),
-      (sweep(verifier='nowhere'), 'No config.json'),
+      (sweep(verifier='nowhere'), 'No checkpoint at'),
       (sweep(verifier=broken), 'cut off'),
+      (['--gin_file=gin/sweeps/decoder_only.gin'], 'VERIFIER must be set'),
       (sweep(out=foreign), 'results.jsonl, line 1')])
   assert not out.exists()
   assert [p.name for p in foreign.iterdir()] == ['results.jsonl']
@@ -120,7 +121,7 @@ def test_decode_refuses(pair_dir, broken, tmp_path):
       (decode('--top_p', '0'), 'top_p'), (decode('--top_k', '-2'), 'top_k'),
       (decode(text='many words ' * 99), 'takes at most 128'),
       (decode('--max_input_length', '2'), 'takes at most 2'),
-      (decode(verifier='nowhere'), 'No config.json'),
+      (decode(verifier='nowhere'), 'No checkpoint at'),
       (decode(verifier=broken), 'cut off')])
 
 
