@@ -251,11 +251,12 @@ def _tokens(directory, config, lm) -> np.ndarray | None:
   found = config.get(TOKENS)
   if found is None:
     return None
-  whole = isinstance(found, list) and all(type(t) is int for t in found)
+  whole = isinstance(found, list) and all(
+      type(t) is int and abs(t) < 2**31 for t in found)
+  tokens = np.asarray(found if whole else [-1], np.int64)
   try:
-    tokens = np.asarray(found if whole else [-1], np.int64)
     reduced.check_tokens(tokens, lm.vocab_size)
-  except (ValueError, OverflowError) as error:
+  except ValueError as error:
     raise ValueError(f'{directory / CONFIG}, {TOKENS}: {error}') from None
   return tokens.astype(np.int32)
 

@@ -43,20 +43,21 @@ def bleu_of(parts: np.ndarray) -> float:
 def bleu(texts: Sequence[str],
          references: Sequence[str]) -> tuple[float, str]:
   """sacrebleu's corpus BLEU with its defaults, and its signature."""
+  score = BLEU().corpus_score(list(texts), [list(references)]).score
+  return score, bleu_signature()
+
+
+def bleu_signature() -> str:
+  """sacrebleu's, of its defaults and one reference."""
   scorer = BLEU()
-  score = scorer.corpus_score(list(texts), [list(references)]).score
-  return score, str(scorer.get_signature())
+  scorer.corpus_score(['a'], [['a']])       # it counts the references
+  return str(scorer.get_signature())
 
 
 def resamples(n: int, count: int, seed: int) -> np.ndarray:
   """How often each of n examples is drawn: [count, n]."""
   rng = np.random.default_rng((seed, n))
   return rng.multinomial(n, np.full(n, 1 / n), size=count)
-
-
-def bootstrap_bleu(parts: np.ndarray, weights: np.ndarray) -> np.ndarray:
-  """Corpus BLEU of every resample [count]."""
-  return np.array([bleu_of(row) for row in weights @ parts])
 
 
 def bootstrap_ratio(numerator: np.ndarray, denominator: np.ndarray,

@@ -15,13 +15,15 @@ from typing import Any, Iterable
 
 from spec_cascades.data import files
 
-SCHEMA = 1
+SCHEMA = 2
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 # Sources that decide which tokens come out.
 ENGINE = ('*.py', 'targets/*.py', 'models/*.py', 'drafters/*.py',
-          'checkpoints/native.py', 'checkpoints/loading.py',
-          *(f'evaluation/{name}.py'
-            for name in ('text', 'programs', 'rules', 'examples', 'pairs')))
+          'checkpoints/*.py',
+          *(f'data/{name}.py'
+            for name in ('gguf_tokenizers', 'tokenizers', 'words')),
+          *(f'evaluation/{name}.py' for name in (
+              'asking', 'examples', 'pairs', 'programs', 'rules', 'text')))
 
 
 def _column(doc: str, unit: str = '', *, measured: bool = False) -> Any:
@@ -53,10 +55,11 @@ class Row:
   seed: int = _column('of the random numbers')
   examples: int = _column('examples decoded', 'examples')
   faults: int = _column('examples stopped by non-finite logits', 'examples')
-  bleu: float = _column('corpus BLEU, 0 to 100')
-  bleu_low: float = _column('bootstrap 95 % interval, lower end')
-  bleu_high: float = _column('bootstrap 95 % interval, upper end')
-  signature: str = _column('sacrebleu signature')
+  metric: str = _column('what quality is: BLEU, say')
+  quality: float = _column('of all texts, 0 to 100')
+  quality_low: float = _column('bootstrap 95 % interval, lower end')
+  quality_high: float = _column('bootstrap 95 % interval, upper end')
+  signature: str = _column('what the metric depends on, and its version')
   latency_mean: float = _measured('wall-clock per example', 'ms')
   latency_median: float = _measured('wall-clock per example', 'ms')
   latency_p90: float = _measured('wall-clock per example', 'ms')

@@ -10,10 +10,12 @@ from spec_cascades.evaluation import examples as examples_lib
 from spec_cascades.evaluation import frontier
 from spec_cascades.evaluation import metrics
 from spec_cascades.evaluation import points as points_lib
+from spec_cascades.evaluation import qualities
 from spec_cascades.evaluation import results
 
 RESAMPLES = 1000
 LOSSLESS = 'Lossless'
+BLEU = qualities.make('BLEU')
 Records = dict[tuple[str, int], results.Record]
 
 
@@ -49,12 +51,12 @@ class Figures:
 
   def __init__(self, points: dict[str, points_lib.Point],
                examples: Sequence[examples_lib.Example], vocabulary: Any,
-               seed: int):
+               seed: int, quality: qualities.Quality = BLEU):
     """Resamples of the examples depend on the seed alone."""
     self._points, self._examples = points, examples
-    self._vocabulary = vocabulary
+    self._vocabulary, self._quality = vocabulary, quality
     self._weights = metrics.resamples(len(examples), RESAMPLES, seed)
-    self._known: dict[str, tuple[frontier.Samples, str]] = {}
+    self._known: dict[str, frontier.Samples] = {}
     self.base = {p.temperature: key for key, p in points.items()
                  if not p.drafter and p.model == points_lib.VERIFIER}
 
@@ -69,8 +71,8 @@ class Figures:
     return [key for key, point in self._points.items()
             if key in whole and self.base[point.temperature] in whole]
 
-  def samples(self, key: str, records: Records) -> tuple[frontier.Samples, str]:
-    """Latency relative to the verifier's, BLEU, and BLEU's signature."""
+  def samples(self, key: str, records: Records) -> frontier.Samples:
+    """Latency relative to the verifier's, and quality."""
     if key not in self._known:
       seconds = lambda k: np.array([r.seconds for r in self.taken(k, records)])
       ours = seconds(key)
@@ -78,12 +80,11 @@ class Figures:
       texts = [self._vocabulary.decode(r.tokens)
                for r in self.taken(key, records)]
       references = [x.reference for x in self._examples]
-      quality, signature = metrics.bleu(texts, references)
-      parts = metrics.bleu_parts(texts, references)
+      parts = self._quality.parts(texts, references)
       self._known[key] = frontier.Samples(
-          float(ours.sum() / theirs.sum()), quality,
+          float(ours.sum() / theirs.sum()), self._quality.of(parts.sum(0)),
           metrics.bootstrap_ratio(ours, theirs, self._weights),
-          metrics.bootstrap_bleu(parts, self._weights)), signature
+          self._quality.resampled(parts, self._weights))
     return self._known[key]
 
   def drafting(self, key: str, records: Records) -> metrics.Drafting:
@@ -102,7 +103,7 @@ class Figures:
       cost: The columns about programs and compilation.
     """
     return _row(key, self._points[key], self.taken(key, records),
-                *self.samples(key, records), common, cost)
+                self.samples(key, records), self._quality, common, cost)
 
 
 def summarise(points: dict[str, points_lib.Point], figures: Figures,
@@ -121,7 +122,7 @@ def summarise(points: dict[str, points_lib.Point], figures: Figures,
     compilations: Of the whole sweep.
   """
   taken = {key: figures.taken(key, records) for key in points}
-  samples = {key: figures.samples(key, records)[0] for key in points}
+  samples = {key: figures.samples(key, records) for key in points}
   rows = [figures.row(key, records, common, costs[key]) for key in points]
   return Summary(rows, _compare(points, samples, figures.base),
                  _equalities(points, taken, figures.base), compilations, [
@@ -132,7 +133,7 @@ def summarise(points: dict[str, points_lib.Point], figures: Figures,
                          for key, point in points.items() if point.drafter])
 
 
-def _row(key, point, taken, sample, signature, common, cost) -> results.Row:
+def _row(key, point, taken, sample, quality, common, cost) -> results.Row:
   low, high = metrics.interval(sample.qualities)
   relative_low, relative_high = metrics.interval(sample.latencies)
   seconds = np.array([r.seconds for r in taken])
@@ -141,8 +142,9 @@ def _row(key, point, taken, sample, signature, common, cost) -> results.Row:
   setting.pop('model')
   return results.Row(
       schema=results.SCHEMA, key=key, examples=len(taken),
-      faults=sum(r.fault > 0 for r in taken), bleu=sample.quality,
-      bleu_low=low, bleu_high=high, signature=signature,
+      faults=sum(r.fault > 0 for r in taken), metric=quality.name,
+      quality=sample.quality, quality_low=low, quality_high=high,
+      signature=quality.signature(),
       relative_latency=sample.latency, relative_low=relative_low,
       relative_high=relative_high, **metrics.latencies(seconds),
       tokens_per_second=float(sums['emitted'] / seconds.sum()),

@@ -18,6 +18,7 @@ from spec_cascades.evaluation import journal as journal_lib
 from spec_cascades.evaluation import pairs
 from spec_cascades.evaluation import points as points_lib
 from spec_cascades.evaluation import programs as programs_lib
+from spec_cascades.evaluation import qualities
 from spec_cascades.evaluation import results
 from spec_cascades.evaluation import rules
 from spec_cascades.evaluation import summary
@@ -42,6 +43,7 @@ class Sweep:
     asking: How a source becomes a prompt, for decoder-only models.
     data: Tab-separated texts with references.
     examples: Take the first so many; None takes all.
+    quality: What texts are measured by, a name in `qualities.QUALITIES`.
     gamma: Tokens drafted a round.
     top_p: Of every point; 1 is off.
     top_k: Of every point; 0 is off.
@@ -55,6 +57,7 @@ class Sweep:
   asking: asking_lib.Asking = asking_lib.Asking()
   data: str = str(examples_lib.SOFTWARE_DOCS)
   examples: int | None = None
+  quality: str = 'BLEU'
   gamma: int = 5
   top_p: float = 1.0
   top_k: int = 0
@@ -85,6 +88,7 @@ class Run:
     self.sweep = sweep
     self.directory = pathlib.Path(sweep.output_dir).expanduser()
     alone = (points_lib.VERIFIER, points_lib.DRAFTER)[:1 + bool(sweep.drafter)]
+    self.quality = qualities.make(sweep.quality)
     points = points_lib.expand(sweep.curves, gamma=sweep.gamma, alone=alone,
                                top_p=sweep.top_p, top_k=sweep.top_k)
     self.examples = examples_lib.read(sweep.data, limit=sweep.examples)
@@ -117,7 +121,7 @@ class Run:
         data=examples_lib.digest(self.examples), examples=len(self.examples),
         verifier=self.pair.verifier.sha256,
         drafter=self.pair.drafter and self.pair.drafter.sha256,
-        asking=dataclasses.asdict(self.sweep.asking),
+        asking=dataclasses.asdict(self.sweep.asking), quality=self.quality.name,
         vocabulary=self.pair.vocabulary_sha256, seed=self.sweep.seed,
         batch=BATCH, buckets=[list(b) for b in self.sweep.buckets])
 
@@ -134,7 +138,8 @@ class Run:
       programs = programs_lib.Programs(self.pair, self.sweep.curves,
                                        eos=self.eos)
       figures = summary.Figures(self.points, self.examples,
-                                self.pair.vocabulary, self.sweep.seed)
+                                self.pair.vocabulary, self.sweep.seed,
+                                self.quality)
       if missing := self.missing(journal):
         publish = _Publisher(self, journal, programs, figures)
         self._decode(journal, programs, missing, publish, progress)

@@ -63,12 +63,6 @@ def test_intervals_may_be_infinite():
   assert metrics.interval(samples) == (-np.inf, 1.)
 
 
-def test_bootstrap_bleu_of_the_data_itself_is_the_score():
-  parts = metrics.bleu_parts(TEXTS, REFERENCES)
-  once = metrics.bootstrap_bleu(parts, np.ones((1, 4), np.int64))
-  np.testing.assert_allclose(once[0], metrics.bleu(TEXTS, REFERENCES)[0])
-
-
 def test_drafting_is_resampled_by_example():
   row = dict(rounds=4, drafted=12, accepted=8, corrected=2, bonus=2, emitted=12,
              deferred=1., verifier_calls=4, drafter_calls=12,

@@ -84,7 +84,7 @@ def test_the_page_shows_every_point_and_both_themes(written, summary):
   content, page = parse(written[0])
   words = ' '.join(page.texts)
   for row in summary.rows:
-    assert row.method in words and f'{row.bleu:.2f}' in words
+    assert row.method in words and f'{row.quality:.2f}' in words
   assert 'prefers-color-scheme: dark' in content and 'viewport' in content
   assert 'illustrative' in words and summary.rows[0].signature in words
   assert content.count('<svg viewBox') == 2          # T = 1 and T = 0

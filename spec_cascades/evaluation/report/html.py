@@ -55,7 +55,7 @@ tbody tr:hover { background: var(--band); }
   .badge { font-size: .74rem; padding: 1px 5px; } }
 """
 INTRO = (
-    'Each point is one setting: translation quality against the time it took, '
+    'Each point is one setting: quality against the time it took, '
     'as a share of the time that the verifier alone took on the same texts. '
     'Up and to the left is better. The dashed line is the quality of the '
     'verifier alone. Whiskers and ranges are 95 % bootstrap intervals over '
@@ -99,7 +99,8 @@ def page(summary: summary_lib.Summary, title: str) -> str:
       f'<p class="soft">{html.escape(lead)}</p>', f'<p>{INTRO}</p>',
       _panels(rows, classes, marks),
       '<h2>Against the verifier alone</h2>',
-      _table(table.comparisons(summary.comparisons)), _list(READING),
+      _table(table.comparisons(summary.comparisons, first.metric)),
+      _list(READING),
       '<h2>All points</h2>', _table(table.points(rows)),
       '<p class="soft">ms: mean per text. rejected: of the draft tokens '
       'judged. deferred: share of the law that came from the verifier.</p>',

@@ -28,7 +28,7 @@ def write(path: pathlib.Path, rows: Sequence[results.Row]) -> None:
       artist = _curve(axis, method, line, marks[method])
       handles.setdefault(method, artist)
     _decorate(axis, heat)
-  axes[0].set_ylabel('BLEU', color=INK)
+  axes[0].set_ylabel(rows[0].metric, color=INK)
   drawing.legend(list(handles.values()), list(handles), frameon=False,
                  loc='outside lower center', ncols=min(8, len(handles)),
                  handlelength=1.8, columnspacing=1.4)
@@ -40,7 +40,7 @@ def write(path: pathlib.Path, rows: Sequence[results.Row]) -> None:
 
 def _curve(axis, method, rows, mark):
   x = [row.relative_latency for row in rows]
-  y = [row.bleu for row in rows]
+  y = [row.quality for row in rows]
   if method == points.VERIFIER:
     return axis.axhline(y[0], color=INK, linewidth=1.2, linestyle=(0, (5, 3)))
   line, = axis.plot(x, y, color=mark.light, linewidth=1.6, markersize=6,

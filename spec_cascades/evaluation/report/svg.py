@@ -45,20 +45,22 @@ def panel(heat: float, curves: Mapping[str, Sequence[results.Row]],
           classes: Mapping[str, str], marks: Mapping[str, style.Mark]) -> str:
   """One panel; curve m is drawn in the colour of CSS class classes[m]."""
   rows = [row for line in curves.values() for row in line]
-  lows = [r.bleu_low for r in rows] + [r.bleu for r in rows]
-  highs = [r.bleu_high for r in rows] + [r.bleu for r in rows]
+  lows = [r.quality_low for r in rows] + [r.quality for r in rows]
+  highs = [r.quality_high for r in rows] + [r.quality for r in rows]
   x = _Scale(0, max(1.1, *(r.relative_latency for r in rows)), LEFT,
              WIDTH - RIGHT, 6)
   y = _Scale(max(min(lows), 0), max(max(highs), min(lows) + 1e-3),
              HEIGHT - BOTTOM, TOP, 5)
-  parts = [_grid(x, y)]
+  metric = rows[0].metric
+  parts = [_grid(x, y, metric)]
   for method, line in curves.items():
     kind = classes[method]
     if method == points.VERIFIER:
       parts.append(_level(x, y, line[0]))
     else:
       parts.append(_curve(x, y, line, kind, marks[method]))
-  label = html.escape(f'BLEU against relative latency, {style.title(heat)}')
+  label = html.escape(
+      f'{metric} against relative latency, {style.title(heat)}')
   return (f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
           f'aria-label="{label}">{"".join(parts)}</svg>')
 
@@ -72,7 +74,7 @@ def key(mark: style.Mark, *, line: bool = False) -> str:
           f'{inner}</svg>')
 
 
-def _grid(x, y) -> str:
+def _grid(x, y, metric) -> str:
   parts = []
   for tick in y.ticks:
     parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" '
@@ -87,12 +89,12 @@ def _grid(x, y) -> str:
   parts.append(f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 6}" '
                'text-anchor="middle">latency relative to the verifier '
                'alone</text>')
-  parts.append(f'<text x="2" y="{TOP - 17}">BLEU</text>')
+  parts.append(f'<text x="2" y="{TOP - 17}">{metric}</text>')
   return ''.join(parts)
 
 
 def _level(x, y, row) -> str:
-  at = y(row.bleu)
+  at = y(row.quality)
   return (f'<g><title>{_hint(row)}</title><line class="level" '
           f'x1="{x(x.low)}" x2="{x(x.high)}" y1="{at}" y2="{at}"/>'
           f'<text class="strong" x="{LEFT + 4}" y="{at - 5}">verifier</text>'
@@ -100,13 +102,13 @@ def _level(x, y, row) -> str:
 
 
 def _curve(x, y, rows, kind, mark) -> str:
-  spots = [(x(r.relative_latency), y(r.bleu)) for r in rows]
+  spots = [(x(r.relative_latency), y(r.quality)) for r in rows]
   line = ' '.join(f'{a},{b}' for a, b in spots)
   parts = [f'<polyline class="line" points="{line}"/>']
   for row, (a, b) in zip(rows, spots):
     parts.append(
-        f'<line class="whisker" x1="{a}" x2="{a}" y1="{y(row.bleu_low)}" '
-        f'y2="{y(row.bleu_high)}"/>')
+        f'<line class="whisker" x1="{a}" x2="{a}" y1="{y(row.quality_low)}" '
+        f'y2="{y(row.quality_high)}"/>')
     parts.append(f'<g><title>{_hint(row)}</title>{_mark(a, b, mark.shape)}</g>')
   return f'<g class="{kind}">{"".join(parts)}</g>'
 
@@ -123,7 +125,8 @@ def _mark(x: float, y: float, shape: str) -> str:
 def _hint(row: results.Row) -> str:
   alpha = '' if row.alpha is None else f', alpha {row.alpha:g}'
   return html.escape(
-      f'{row.method}{alpha}: BLEU {row.bleu:.2f} ({row.bleu_low:.1f} to '
-      f'{row.bleu_high:.1f}), latency {row.relative_latency:.2f} of the '
-      f'verifier ({row.latency_mean:.1f} ms), {row.tokens_per_call:.2f} tokens '
+      f'{row.method}{alpha}: {row.metric} {row.quality:.2f} '
+      f'({row.quality_low:.1f} to {row.quality_high:.1f}), latency '
+      f'{row.relative_latency:.2f} of the verifier '
+      f'({row.latency_mean:.1f} ms), {row.tokens_per_call:.2f} tokens '
       'per verifier call')

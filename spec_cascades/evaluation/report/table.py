@@ -16,15 +16,15 @@ SHOWN_FAULTS = 5
 
 def points(rows: Sequence[results.Row]) -> Table:
   """One line per point."""
-  head = ['method', 'alpha', 'T', 'BLEU', '95 %', 'ms', 'relative', '95 %',
-          'rejected', 'tokens/call', 'deferred']
+  head = ['method', 'alpha', 'T', rows[0].metric, '95 %', 'ms', 'relative',
+          '95 %', 'rejected', 'tokens/call', 'deferred']
   body = []
   for row in sorted(rows, key=lambda r: -r.temperature):
     alone = not row.gamma
     body.append([
         row.method, NONE if row.alpha is None else f'{row.alpha:g}',
-        f'{row.temperature:g}', f'{row.bleu:.2f}',
-        span(row.bleu_low, row.bleu_high, 1), f'{row.latency_mean:.1f}',
+        f'{row.temperature:g}', f'{row.quality:.2f}',
+        span(row.quality_low, row.quality_high, 1), f'{row.latency_mean:.1f}',
         f'{row.relative_latency:.2f}',
         span(row.relative_low, row.relative_high, 2),
         NONE if row.rejection_rate is None else f'{row.rejection_rate:.2f}',
@@ -33,10 +33,10 @@ def points(rows: Sequence[results.Row]) -> Table:
   return head, body
 
 
-def comparisons(items: Sequence[frontier.Comparison]) -> Table:
+def comparisons(items: Sequence[frontier.Comparison], metric: str) -> Table:
   """One line per curve: speed at equal quality, quality at equal latency."""
-  head = ['method', 'T', 'speed-up', '95 %', '', 'best BLEU', 'gain', '95 %',
-          '']
+  head = ['method', 'T', 'speed-up', '95 %', '', f'best {metric}', 'gain',
+          '95 %', '']
   body = []
   for item in sorted(items, key=lambda c: -c.temperature):
     fast, good = item.speedup, item.gain
@@ -92,7 +92,7 @@ def notes(summary: summary_lib.Summary) -> list[str]:
                + '; '.join(summary.faults[:SHOWN_FAULTS])
                + (f'; and {more} more, see fault in examples.jsonl.'
                   if more > 0 else '.'))
-  out.append(f'BLEU: {first.signature}.')
+  out.append(f'{first.metric}: {first.signature}.')
   out.append(f'{first.device} ({first.machine}), batch {first.batch}, seed '
              f'{first.seed}, jax {first.versions["jax"]}.')
   return out
@@ -105,7 +105,7 @@ def everything(summary: summary_lib.Summary) -> str:
       'Against the verifier alone: speed-up at its quality, gain within its '
       'time\n("illustrative": the interval includes no difference, so '
       f'{summary.rows[0].examples} texts can\'t decide)\n'
-      + text(comparisons(summary.comparisons)),
+      + text(comparisons(summary.comparisons, summary.rows[0].metric)),
       '\n'.join(notes(summary))])
 
 
