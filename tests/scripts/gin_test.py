@@ -1,5 +1,6 @@
 """Every gin file parses, says how to run it, and names things that exist."""
 import pathlib
+import re
 import sys
 
 import gin
@@ -23,8 +24,15 @@ def clean():
 
 @pytest.mark.parametrize('path', FILES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_files_parse_and_say_what_they_do(path):
-  _cli.configure([str(path)], [])
-  head = path.read_text(encoding='utf-8').split('from __gin__')[0]
+  content = path.read_text(encoding='utf-8')
+  head = content.split('from __gin__')[0]
+  required = re.findall(r'^(\w+) = %gin\.REQUIRED', content, re.MULTILINE)
+  _cli.configure([str(path)], [f"{name} = 'x'" for name in required])
+  for name in required:
+    assert re.search(rf'Must be set: [^:]*{name}', head), name
+    assert f'--gin.{name}=' in head
+    with pytest.raises(ValueError, match=f'{name} must be set'):
+      _cli.configure([str(path)], [])
   assert all(line.startswith('#') for line in head.strip().splitlines())
   for word in ('Must be set', 'Command', 'Result'):
     assert word in head, word
