@@ -157,7 +157,8 @@ class SeqCascade(_Baseline):
                                  (q, jnp.zeros(len(keys))))
     if self.normalised:
       logs = logs / jnp.maximum(q.stats.emitted, 1).astype(jnp.float32)
-    defers = (q.fault == 0) & (jnp.exp(logs) < 1 - self.alpha)
+    unsure = (self.alpha < 0) | (jnp.exp(logs) < 1 - self.alpha)
+    defers = (q.fault == 0) & unsure
 
     def again():
       state = large.init(params, None, prompt, renewed(keys))

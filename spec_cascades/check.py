@@ -113,6 +113,11 @@ def draft(spec: Any, proposed: Any, target: Any) -> None:
     raise ValueError(
         f'{name} has a vocabulary of {own} tokens and the verifier one of '
         f'{spec.lm.vocab_size}; allowed: the same one for both.')
+  for path, number in jax.tree_util.tree_leaves_with_path(spec.verify):
+    if np.ndim(number):
+      raise ValueError(
+          f'{type(spec.verify).__name__}{jax.tree_util.keystr(path)} has shape '
+          f'{np.shape(number)}; allowed: a scalar, the same for all rows.')
   spec.verify.supports.check(spec.verify, proposed)
 
 

@@ -79,6 +79,14 @@ def rejection_sample(
 
   Reference: Leviathan et al. (2023), https://arxiv.org/abs/2211.17192
   """
+  given = dict(target_probs=target_probs, bonus_token_ids=bonus_token_ids,
+               draft_probs=draft_probs, draft_token_ids=draft_token_ids,
+               num_draft_tokens=num_draft_tokens, keys=keys)
+  for name, x in given.items():
+    optional = name in ('draft_probs', 'num_draft_tokens')
+    if not hasattr(x, 'shape') and not (x is None and optional):
+      raise ValueError(f'{name} is a {type(x).__name__}; allowed: an array'
+                       f'{" or None" if optional else ""}.')
   _check_shapes(target_probs, bonus_token_ids, draft_probs, draft_token_ids,
                 num_draft_tokens, keys)
   b, k, v = target_probs.shape

@@ -159,3 +159,22 @@ def test_interval(value, fine):
       check.interval('x', value, 0, 1)
   with pytest.raises(ValueError, match='above 0 to 1'):
     check.interval('x', 0., 0, 1, above=True)
+
+
+@pytest.mark.parametrize('judge,where', [
+    (verify.Rollback(jnp.array([0., 9., 9.])), r'Rollback\.threshold'),
+    (verify.TopB(jnp.array([1, 2, 3])), r'TopB\.b'),
+    (verify.Forced(jnp.ones(3)), r'Forced\.rate'),
+    (verify.Typical(jnp.ones(3) / 2), r'Typical\.epsilon')])
+def test_numbers_of_a_verifier_are_scalars(judge, where):
+  """[B] would be taken for one number a draft, since rows are mapped over."""
+  spec = decode.GenSpecSample(LM, chain.Chain(LM, 3), 6, judge, eos=-1)
+  args = (P, Q, prompt(3), keys(3), targets.Lossless(), Warp())
+  for call in (spec, lambda *a: decode.run(spec, *a)):
+    with pytest.raises(ValueError, match=where + r' has shape \(3,\); allowed'):
+      call(*args)
+
+
+def test_a_rank_is_whole():
+  with pytest.raises(ValueError, match='b=2.5 of TopB; allowed: whole'):
+    verify.TopB(2.5).validate()

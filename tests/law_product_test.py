@@ -6,7 +6,8 @@ rows that were finished before they began. Every cell (a warp and an alpha) is
 tested against its own joint, and all cells together against the sum of theirs.
 Where the joint is one text, as at temperature 0, all rows must be that text.
 
-Prints as it goes, and the time and the seed in the end: 15 minutes of one core.
+Prints as it goes, and the time and the seed in the end: an hour on a busy
+machine.
 """
 import collections
 import functools

@@ -3,14 +3,16 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
+from scipy import stats
 
-from spec_cascades import decode, targets, types, verify
+from spec_cascades import decode, exact, targets, types, verify
 from spec_cascades import struct
 from spec_cascades import warp as warp_lib
 from spec_cascades.drafters.chain import Chain
 from spec_cascades.verify import Rejection
-from tests.common import LEVEL, LM, joint, law_test
+from tests.common import LEVEL, LM, P, PREFIX, Q, ROWS, joint, law_test
 
 WARP = warp_lib.Warp()
 TOKEN = targets.TokenV1(.3)
@@ -71,6 +73,49 @@ class LateTemperature(warp_lib.Warp):
     cut = warp_lib.Warp(1., self.top_k, self.top_p, self.min_p)(logits).probs
     hot = cut ** (1 / self.temperature)
     return types.Prediction(logits, hot / hot.sum(-1, keepdims=True))
+
+
+def lenient(judge, draft):
+  """What `exact` enumerates of token-wise rejection, 2 % too kind; a chain."""
+  del judge
+  path, chance, node = [], 1., 0
+  while children := list(draft.children(node)):
+    child, = children
+    pi, q = draft.laws[node].pi, draft.laws[node].q
+    token = draft.tokens[child]
+    accepted = min(1., 1.02 * pi[token] / q[token])
+    yield path, chance * (1 - accepted), exact._residual(pi, q)
+    path, chance, node = [*path, child], chance * accepted, child
+  yield path, chance, draft.laws[node].pi
+
+
+def power(law, biased, rows):
+  """Probability that `p_value` falls below LEVEL: a noncentral chi-square."""
+  law, biased = law.ravel(), biased.ravel()
+  big = law * rows >= 5
+  pool = lambda x: np.append(x[big], x[~big].sum()) * rows
+  due, found = pool(law), pool(biased)
+  due, found = due[due > 1e-6], found[due > 1e-6]
+  freedom = max(len(due) - 1, 1)
+  return stats.ncx2.sf(stats.chi2.isf(LEVEL, freedom), freedom,
+                       ((found - due)**2 / due).sum())
+
+
+def test_a_lenience_of_two_percent_is_seen_almost_surely(monkeypatch):
+  """In the case that `test_biased_verifiers_fail` runs: a million rows."""
+  tables = [np.asarray(x) for x in (P, Q)]
+  p, q = (lambda context, x=x: x[context[-2], context[-1]] for x in tables)
+  law = lambda: exact.law(q, p, targets.Lossless(), WARP, context=PREFIX,
+                          drafts=exact.Drafts.chain(2)).joint
+  true = law()
+  monkeypatch.setitem(exact.JUDGES, Rejection, lenient)
+  biased = law()
+  np.testing.assert_allclose([true.sum(), biased.sum()], 1, atol=1e-6)
+  # A token is 2 % too likely where q is above p; three tokens at most 6 %.
+  assert 1e-3 < exact.total_variation(true, biased) < .03
+  assert power(true, biased, 8 * ROWS) > .999
+  assert power(true, true, 8 * ROWS) < 2 * LEVEL
+  assert power(true, biased, ROWS // 64) < .5      # few rows would not do
 
 
 def test_control_passes():

@@ -125,3 +125,13 @@ def test_wide_concrete_ids_are_refused():
     ([1, 2], [0, -1], 'rounds is -1 in row 1')])
 def test_seeds_are_refused(seeds, rounds, match):
   one_line(sampler.request_keys, match, seeds, rounds)
+
+
+@pytest.mark.parametrize('name', [
+    'target_probs', 'bonus_token_ids', 'draft_probs', 'draft_token_ids',
+    'num_draft_tokens', 'keys'])
+def test_what_is_no_array_is_refused(name):
+  some = case()
+  some[name] = [1, 2]
+  with pytest.raises(ValueError, match=f'{name} is a list; allowed: an array'):
+    sampler.rejection_sample(**some)

@@ -29,8 +29,8 @@ class Deferral(Ruled):
 class Chow(Deferral):
   """r = [max q < 1 - alpha].
 
-  Lossless for any alpha < 0 (at 0 a float32 max q of 1.0 keeps q), the
-  drafter alone at 1.
+  Lossless for any alpha < 0, where p decides however sure q is (at 0 a float32
+  max q of 1.0 keeps q); the drafter alone at 1.
   """
   alpha: float | Float[Array, '*B'] = 0.5
   domain: ClassVar[tuple[float, float]] = (-1., 1.)
@@ -38,7 +38,7 @@ class Chow(Deferral):
   def defers(self, q, p, alpha):
     """r, for every position."""
     del p
-    return q.confidence < 1 - alpha
+    return (alpha < 0) | (q.confidence < 1 - alpha)
 
 
 @struct.dataclass
@@ -147,12 +147,14 @@ class Lenience(Deferral):
     best = argmax(q.logits)[..., None]
     peak = p.logits.max(-1)
     ratio = jnp.exp(jnp.take_along_axis(p.logits, best, -1)[..., 0] - peak)
-    return ratio < 1 - alpha
+    return (alpha < 0) | (ratio < 1 - alpha)
 
 
 def _entropy(x: Prediction):
+  """In [0, log V]: rounding must not cross the ends of a rule."""
   logs = jax.nn.log_softmax(x.logits)
-  return -jnp.where(jnp.isfinite(logs), jnp.exp(logs) * logs, 0).sum(-1)
+  total = -jnp.where(jnp.isfinite(logs), jnp.exp(logs) * logs, 0).sum(-1)
+  return jnp.clip(total, 0, math.log(logs.shape[-1]))
 
 
 def _times_tv(alpha, q: Prediction, p: Prediction):

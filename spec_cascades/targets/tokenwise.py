@@ -63,4 +63,4 @@ class TokenV3(TokenRule):
   def distrusts(self, q, raw, alpha):
     """r, for every position and token; `raw` is p."""
     del q
-    return raw < (1 - alpha) * raw.max(-1, keepdims=True)
+    return (alpha < 0) | (raw < (1 - alpha) * raw.max(-1, keepdims=True))
