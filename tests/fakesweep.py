@@ -78,7 +78,7 @@ def make(limit=None, curves=CURVES):
   rng, grid = np.random.default_rng(0), points(curves)
   records = {(key, x.index): record(key, point, x, words, rng)
              for key, point in grid.items() for x in examples}
-  figures = summary.Figures(grid, examples, words, COMMON['seed'])
+  figures = summary.Figures(grid, examples, words.decode, COMMON['seed'])
   return summary.summarise(grid, figures, examples, records, COMMON,
                            {key: COST for key in grid},
                            summary.Compilations(4, 21.0, 0))

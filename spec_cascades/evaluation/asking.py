@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, Sequence
 
 SOURCE = '{source}'
 
@@ -42,6 +42,12 @@ class Asking:
       raise ValueError(f'Got end={self.end!r}; allowed: text that the '
                        'vocabulary has one token for, whatever is before it.')
     return after[-1]
+
+
+  def answer(self, vocabulary: Any, tokens: Sequence[int]) -> str:
+    """The text of an answer, up to `end`, which other tokens may hold too."""
+    text = vocabulary.decode(tokens)
+    return text if self.end is None else text.strip().split(self.end)[0].strip()
 
 
 def _bare(vocabulary, text) -> list[int]:

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Sequence
+from typing import Any, Callable, Sequence
 
 import numpy as np
 
@@ -50,11 +50,12 @@ class Figures:
   """Quality and cost of the points that are done, each computed once."""
 
   def __init__(self, points: dict[str, points_lib.Point],
-               examples: Sequence[examples_lib.Example], vocabulary: Any,
-               seed: int, quality: qualities.Quality = BLEU):
-    """Resamples of the examples depend on the seed alone."""
+               examples: Sequence[examples_lib.Example],
+               read: Callable[[Sequence[int]], str], seed: int,
+               quality: qualities.Quality = BLEU):
+    """`read` turns tokens into text; resamples depend on the seed alone."""
     self._points, self._examples = points, examples
-    self._vocabulary, self._quality = vocabulary, quality
+    self._read, self._quality = read, quality
     self._weights = metrics.resamples(len(examples), RESAMPLES, seed)
     self._known: dict[str, frontier.Samples] = {}
     self.base = {p.temperature: key for key, p in points.items()
@@ -77,8 +78,7 @@ class Figures:
       seconds = lambda k: np.array([r.seconds for r in self.taken(k, records)])
       ours = seconds(key)
       theirs = seconds(self.base[self._points[key].temperature])
-      texts = [self._vocabulary.decode(r.tokens)
-               for r in self.taken(key, records)]
+      texts = [self._read(r.tokens) for r in self.taken(key, records)]
       references = [x.reference for x in self._examples]
       parts = self._quality.parts(texts, references)
       self._known[key] = frontier.Samples(

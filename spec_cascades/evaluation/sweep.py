@@ -4,6 +4,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import datetime
+import functools
 import gc
 import importlib.metadata
 import pathlib
@@ -137,9 +138,9 @@ class Run:
         journal.note('started', at=_now())
       programs = programs_lib.Programs(self.pair, self.sweep.curves,
                                        eos=self.eos)
-      figures = summary.Figures(self.points, self.examples,
-                                self.pair.vocabulary, self.sweep.seed,
-                                self.quality)
+      read = functools.partial(self.sweep.asking.answer, self.pair.vocabulary)
+      figures = summary.Figures(self.points, self.examples, read,
+                                self.sweep.seed, self.quality)
       if missing := self.missing(journal):
         publish = _Publisher(self, journal, programs, figures)
         self._decode(journal, programs, missing, publish, progress)

@@ -87,6 +87,9 @@ def test_prompts_are_texts_with_a_source(path):
                       (dict(template=3), 'has to hold')):
     with pytest.raises(ValueError, match=what):
       asking.Asking(**given)
+  tokens = words.encode('\n the end\n\nand so on')
+  assert asking.Asking(end='\n').answer(words, tokens) == 'the end'
+  assert asking.Asking().answer(words, tokens) == words.decode(tokens)
   with pytest.raises(ValueError, match='one token for'):
     asking.Asking(end='qq').end_token(words)
 
