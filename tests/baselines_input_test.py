@@ -9,9 +9,8 @@ import pytest
 from spec_cascades import baselines, check, targets, types
 from spec_cascades.models import table
 from spec_cascades.warp import Warp
-from tests.common import LM, P, Q, keys, prompt
-from tests.sequential import (
-    BiLD, GREEDY, Oracle, PLAIN, SPEC, Seq, Token, assert_counted, name)
+from tests.common import LM, P, Q, assert_sums, keys, prompt
+from tests.sequential import BiLD, GREEDY, Oracle, PLAIN, SPEC, Seq, Token, name
 
 
 @pytest.mark.parametrize('rule', [
@@ -28,7 +27,7 @@ def test_non_finite_logits_of_p_stop_their_row(rule):
   assert state.lengths.tolist() == [4, 12]
   assert state.tokens[1].tolist() == [0, 2, 2] + [0] * 9
   assert check.faults(state)[0].startswith('Row 0 stopped in round')
-  assert_counted(state, 3)
+  assert_sums(state, 3)
 
 
 @pytest.mark.parametrize('temperature', [0., 1.])
@@ -47,7 +46,7 @@ def test_non_finite_logits_of_q_stop_their_row(rule, temperature):
   assert state.fault[0] in (1, first) and state.lengths[0] <= 4
   assert state.fault[1] == 0 and state.lengths[1] == 12
   assert not state.stats.emitted[0] or isinstance(rule, BiLD)
-  assert_counted(state, 3)
+  assert_sums(state, 3)
 
 
 def call(rule, warp=PLAIN, spec=SPEC, prompts=None):

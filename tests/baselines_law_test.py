@@ -8,14 +8,14 @@ import pytest
 
 from spec_cascades import baselines, targets
 from spec_cascades.warp import Warp
-from tests.common import LEVEL, P, Q, ROWS, joint, keys, p_value, prompt, tally
-from tests.sequential import (
-    Oracle, PLAIN, SPEC, Seq, Token, assert_counted, name)
+from tests.common import (
+    LEVEL, P, Q, ROWS, assert_sums, joint, keys, p_value, prompt, tally)
+from tests.sequential import Oracle, PLAIN, SPEC, Seq, Token, name
 
 
 def fits(rule, warp, law, spec=SPEC):
   state = spec(P, Q, prompt(ROWS), keys(ROWS, 4), rule, warp)
-  assert_counted(state, 3)
+  assert_sums(state, 3)
   return p_value(tally(state), law)
 
 

@@ -12,12 +12,12 @@ from spec_cascades import api, baselines, decode, targets, types
 from spec_cascades.drafters import null
 from spec_cascades.models import toy
 from spec_cascades.warp import Warp
-from tests.common import LM, P, Q, RAGGED, keys, select
+from tests.common import LM, P, Q, RAGGED, assert_sums, keys, select
 from tests import loops
 from tests.models import tiny
 from tests.sequential import (
     BiLD, FEW, FIELDS, GREEDY, Oracle, PAIRS, PLAIN, RULES, SPEC, Seq, TOYS,
-    Token, assert_counted, name)
+    Token, name)
 from tests.toys import BIG, PB, PS, SMALL
 
 
@@ -47,7 +47,7 @@ def anew(lm, params, inputs, tokens):
 def assert_as_reference(spec, rule, q, p, params, draft_params, prompts):
   state = spec(params, draft_params, prompts, keys(len(prompts.prefix)), rule,
                GREEDY)
-  assert_counted(state, prompts.prefix_lengths)
+  assert_sums(state, prompts.prefix_lengths)
   lengths = np.asarray(prompts.prefix_lengths)
   for row, start in enumerate(np.asarray(prompts.prefix)):
     tokens, counts = REFERENCES[type(rule)](
@@ -109,13 +109,13 @@ def test_eos_and_cap_at_every_offset(rule, sure):
   for row in range(5):
     want = [*range(row + 1, 5), 0]
     assert state.tokens[row, 2:].tolist() == want + [0] * (18 - len(want))
-  assert_counted(state, 2)
+  assert_sums(state, 2)
   lengths = 6 - jnp.arange(1, 6)
   prompts = types.Prompt(jnp.array([[2, 3, 4, 0, 1]] * 5), lengths)
   state = SPEC(p, q, prompts, keys(5), rule, GREEDY)
   np.testing.assert_array_equal(state.stats.emitted, jnp.arange(1, 6))
   np.testing.assert_array_equal(state.tokens, [[2, 3, 4, 0, 1, 2]] * 5)
-  assert_counted(state, lengths)
+  assert_sums(state, lengths)
 
 
 @pytest.mark.parametrize('rule', FEW, ids=name)

@@ -109,8 +109,8 @@ MUTANTS = (
            ('tests/warp_test.py', '-k', 'sorting')),
     # Rules.
     Mutant('deferral decided on warped q', 'targets/deferral.py',
-           'del p\n    return q.confidence < 1 - alpha',
-           'del p\n    return q.probs.max(-1) < 1 - alpha', FORMULAS),
+           '(q.confidence < 1 - alpha)', '(q.probs.max(-1) < 1 - alpha)',
+           FORMULAS),
     Mutant('OPT with TV of raw laws', 'targets/deferral.py',
            'tv = jnp.maximum(p.probs - q.probs, 0).sum(-1)',
            'tv = jnp.maximum(p.raw - q.raw, 0).sum(-1)', FORMULAS),

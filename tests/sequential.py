@@ -2,7 +2,6 @@
 import itertools
 
 import jax.numpy as jnp
-import numpy as np
 
 from spec_cascades import baselines, types
 from spec_cascades.warp import Warp
@@ -27,16 +26,3 @@ PAIRS = types.Prompt(jnp.array(list(itertools.product(range(5), repeat=2))),
 def name(rule):
   return str(rule).replace("<class 'spec_cascades.targets.", '').replace(
       "'>", '')
-
-
-def assert_counted(state, lengths):
-  s = state.stats
-  np.testing.assert_array_equal(s.emitted, state.lengths - lengths)
-  np.testing.assert_array_equal(s.emitted, s.accepted + s.corrected + s.bonus)
-  np.testing.assert_array_equal(s.histogram.sum(1), s.rounds)
-  np.testing.assert_array_equal(
-      s.histogram @ jnp.arange(s.histogram.shape[1]), s.accepted)
-  np.testing.assert_array_equal(s.rejected.sum(1), s.corrected)
-  assert (s.rejected <= s.histogram).all()
-  assert (s.accepted <= s.drafted).all()
-  assert (np.asarray(s.deferred) <= np.asarray(s.emitted) + 1e-4).all()

@@ -88,6 +88,7 @@ class Deferring:
     q = types.Prediction(logits, logits)     # deferral reads no `probs`
     chow = targets.Chow(alpha)
     unsure = chow.defers(q, None, types.rows(alpha, logits[..., 0]))
+    unsure &= ~jnp.isnan(q.confidence)       # so that the fault is seen
     return self._ask(large, cache, cache.live & unsure[:, 0], logits)
 
   def head(self, params: Any, hidden: Array) -> Array:
