@@ -30,7 +30,7 @@ class Truncated(Ruled):
 class TruncatedTopP(Truncated):
   """pi = the most probable tokens of p~ that reach mass 1 - alpha, normalised.
 
-  A control: ignores q. Lossless at alpha = 0; greedy towards 1.
+  A control: ignores q. Lossless at alpha = 0; the best tokens only at 1.
   """
   alpha: float | Float[Array, '*B'] = 0.1
   domain: ClassVar[tuple[float, float]] = (0., 1.)
