@@ -17,7 +17,6 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
-import numpy as np
 
 from spec_cascades import check
 from spec_cascades import decode
@@ -84,13 +83,14 @@ class Sequential:
     Raises:
       ValueError: Something is outside what it may be, see `check.call`.
     """
+    check.instance(rule)
     name = type(rule).__name__
     if not isinstance(rule, _Baseline):
       raise ValueError(f'{name} is no baseline; allowed: SeqCascade, '
                        'TokenCascade, OracleCascade, OriginalBiLD. Targets go '
                        'to GenSpecSample.')
     check.call(self, prompt, keys, rule, warp)
-    if rule.greedy and not isinstance(warp.temperature, jax.core.Tracer):
+    if rule.greedy:
       check_greedy(name, warp.temperature)
     return run(self, params, draft_params, prompt, keys, rule, warp)
 
@@ -109,7 +109,10 @@ def renewed(keys: Key[Array, 'B']) -> Key[Array, 'B']:
 
 
 def check_greedy(name: str, temperature: Any) -> None:
-  """Refuses a temperature other than 0; host only."""
+  """Refuses a temperature other than 0, a traced one too."""
+  if isinstance(temperature, jax.core.Tracer):
+    raise ValueError(f'temperature of {name} is traced; allowed: a concrete 0. '
+                     'The method is defined for greedy decoding only.')
   check.interval(f'temperature of {name}', temperature, 0, 0,
                  hint='The method is defined for greedy decoding only.')
 
@@ -199,7 +202,7 @@ class TokenCascade(_Baseline):
 
   def __post_init__(self):
     check.interval('block of TokenCascade', self.block, 1, 2**31 - 1,
-                   hint='It is how many tokens p reads in a pass.')
+                   whole=True, hint='It is how many tokens p reads in a pass.')
 
   def decode(self, spec, params, draft_params, prompt, keys, warp):
     loop = spec.loop(deferring.Deferring(spec.lm, spec.small, self.block))
@@ -228,6 +231,13 @@ class OracleCascade(_Baseline):
   alpha: float | Float[Array, '*B'] = 0.5
   rule: Any = struct.field(pytree_node=False, default=targets.Diff)
   domain: ClassVar[tuple[float, float]] = targets.Diff.domain
+
+  def __post_init__(self):
+    if not (isinstance(self.rule, type)
+            and issubclass(self.rule, Ruled)):
+      raise ValueError(f'The rule {self.rule!r} of OracleCascade; allowed: a '
+                       'class of spec_cascades.targets with an alpha, such as '
+                       'targets.Diff.')
 
   def validate(self, batch: int | None = None) -> None:
     """Raises ValueError for an alpha outside the target's domain."""
@@ -264,9 +274,7 @@ class OriginalBiLD(_Baseline):
 
   def validate(self, batch: int | None = None) -> None:
     """Raises ValueError for thresholds outside their domains; host only."""
-    if shape := np.shape(self.alpha):
-      raise ValueError(f'alpha of OriginalBiLD has shape {shape}; allowed: a '
-                       'scalar.')
+    check.scalar('alpha of OriginalBiLD', self.alpha)
     super().validate()
     chain.Below(self.fallback).validate(batch)
 

@@ -14,9 +14,9 @@ import numpy as np
 
 
 def interval(name: str, value: Any, low: float, high: float, *,
-             above: bool = False, batch: int | None = None,
-             hint: str = '') -> None:
-  """Refuses a number, or an entry of an array, outside [low, high].
+             above: bool = False, whole: bool = False,
+             batch: int | None = None, hint: str = '') -> None:
+  """Refuses what is no number, or outside [low, high]; entries of arrays too.
 
   Args:
     name: What the number is called in the message.
@@ -24,10 +24,15 @@ def interval(name: str, value: Any, low: float, high: float, *,
     low: Smallest value allowed.
     high: Largest value allowed.
     above: Refuse `low` itself too.
+    whole: Refuse floats too.
     batch: If given, `value` must have shape () or (batch,).
     hint: What to do about it.
   """
   numbers = np.asarray(value)
+  kinds = (np.integer,) if whole else (np.integer, np.floating)
+  if not any(jax.dtypes.issubdtype(numbers.dtype, kind) for kind in kinds):
+    raise ValueError(f'{name} is {value!r}; allowed: a {"whole " * whole}number '
+                     f'of {low:g} to {high:g}. {hint}'.rstrip())
   if batch is not None and numbers.shape not in ((), (batch,)):
     raise ValueError(f'{name} has shape {numbers.shape}; allowed: a scalar or '
                      f'one number per row, here ({batch},).')
@@ -39,11 +44,19 @@ def interval(name: str, value: Any, low: float, high: float, *,
                      f'{"above " * above}{low:g} to {high:g}. {hint}'.rstrip())
 
 
-def gamma(length: int) -> None:
+def scalar(name: str, value: Any) -> None:
+  """Refuses an array with axes; works on tracers."""
+  if shape := np.shape(value):
+    raise ValueError(f'{name} has shape {shape}; allowed: a scalar, the same '
+                     'for all rows.')
+
+
+def gamma(length: Any) -> None:
   """Refuses a draft of fewer than one token."""
-  if length < 1:
-    raise ValueError(f'A draft length (gamma) of {length}; allowed: 1 or more. '
-                     'Use the Null drafter to decode without drafts.')
+  if not isinstance(length, (int, np.integer)) or length < 1:
+    raise ValueError(f'A draft length (gamma) of {length}; allowed: a whole '
+                     'number, 1 or more. Use the Null drafter to decode '
+                     'without drafts.')
 
 
 def tree(parents: tuple[int, ...]) -> None:
@@ -114,10 +127,7 @@ def draft(spec: Any, proposed: Any, target: Any) -> None:
         f'{name} has a vocabulary of {own} tokens and the verifier one of '
         f'{spec.lm.vocab_size}; allowed: the same one for both.')
   for path, number in jax.tree_util.tree_leaves_with_path(spec.verify):
-    if np.ndim(number):
-      raise ValueError(
-          f'{type(spec.verify).__name__}{jax.tree_util.keystr(path)} has shape '
-          f'{np.shape(number)}; allowed: a scalar, the same for all rows.')
+    scalar(f'{type(spec.verify).__name__}{jax.tree_util.keystr(path)}', number)
   spec.verify.supports.check(spec.verify, proposed)
 
 
@@ -128,6 +138,21 @@ def head(lm: Any, logits: Any) -> None:
         f'{type(lm).__name__} has a head over {logits.shape[-1]} of '
         f'{lm.vocab_size} tokens; allowed: all, for a model that decodes '
         'alone. Use it as a drafter.')
+
+
+def target(rule: Any) -> None:
+  """Refuses what is no target distribution."""
+  instance(rule)
+  if not all(hasattr(rule, x) for x in ('__call__', 'uses_q', 'validate')):
+    raise ValueError(f'{type(rule).__name__} is no target; allowed: those of '
+                     'spec_cascades.targets. Baselines go to Sequential.')
+
+
+def instance(part: Any) -> None:
+  """Refuses a class where one of its instances is due."""
+  if isinstance(part, type):
+    raise ValueError(f'{part.__name__} is a class; allowed: an instance of it, '
+                     f'such as {part.__name__}().')
 
 
 def told_apart(*trees: Any) -> None:
@@ -146,19 +171,22 @@ def told_apart(*trees: Any) -> None:
     walk(jax.tree.structure(tree))
 
 
-def call(spec: Any, prompt: Any, keys: Any, target: Any, warp: Any) -> None:
+def call(spec: Any, prompt: Any, keys: Any, rule: Any, warp: Any) -> None:
   """Everything that can be said before a decode starts.
 
   Shapes are always checked; numbers unless an argument is being traced.
   """
   room(prompt.prefix.shape[1], spec.max_length)
   batch = batch_of(prompt, keys)
-  told_apart(spec, target, warp)
-  leaves = jax.tree.leaves((spec, prompt, keys, target, warp))
+  parts = rule, warp, spec.verify, spec.drafter
+  for part in parts:
+    instance(part)
+  told_apart(spec, rule, warp)
+  leaves = jax.tree.leaves((spec, prompt, keys, rule, warp))
   if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
     return
   prompt_rows(prompt, spec.max_length, spec.lm.vocab_size)
-  for part in (target, warp, spec.verify, spec.drafter):
+  for part in parts:
     part.validate(batch)
 
 

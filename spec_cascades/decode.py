@@ -119,6 +119,7 @@ class GenSpecSample:
     Raises:
       ValueError: Something is outside what it may be, see `check.call`.
     """
+    check.target(target)
     check.call(self, prompt, keys, target, warp)
     return run(self, params, draft_params, prompt, keys, target, warp)
 
@@ -177,6 +178,7 @@ def stream(spec: GenSpecSample, params: Any, draft_params: Any,
   A host loop over the compiled `step`; the state is donated to it, so
   `Round.state` may be read until the next round is asked for.
   """
+  check.target(target)
   check.call(spec, prompt, keys, target, warp)
   # What `step` would refuse is refused before `init` is compiled.
   jax.eval_shape(run, spec, params, draft_params, prompt, keys, target, warp)

@@ -37,16 +37,24 @@ class Drafts:
     parents: The tree, as in `types.tree`; a chain of 2 is (-1, 0, 1).
     law: As `types.Draft.law`.
     tokens: For 'deterministic' drafts, a function from the context to the
-      tokens of nodes 1, 2, ...
+      tokens of nodes 1, 2, ...; fewer than there are nodes end the draft.
+    stop: For chains, as `drafters.chain.Chain.stop`: says of q at a node
+      whether to draft nothing after it.
   """
   parents: tuple[int, ...]
   law: str = 'sampled'
   tokens: Callable[[Context], Sequence[int]] | None = None
+  stop: Any = None
 
   @classmethod
-  def chain(cls, gamma: int) -> Drafts:
-    """gamma i.i.d. draws, one after the other."""
-    return cls(tuple(range(-1, gamma)))
+  def chain(cls, gamma: int, stop: Any = None) -> Drafts:
+    """gamma draws, one after the other."""
+    return cls(tuple(range(-1, gamma)), stop=stop)
+
+  @property
+  def is_chain(self) -> bool:
+    """Whether every node has one child."""
+    return self.parents == tuple(range(-1, len(self.parents) - 1))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,19 +115,23 @@ def law(q: Model | None, p: Model, target: Any, warp: Any, *, drafts: Drafts,
 
   Raises:
     ValueError: A verifier that is not in the list, or that does not support
-      the drafts; a target that is not of `spec_cascades.struct`.
+      the drafts; a stop on a tree; a target that is not of
+      `spec_cascades.struct`.
   """
+  check.target(target)
   check.told_apart(target, warp)
   if type(judge) not in JUDGES:
     known = ', '.join(kind.__name__ for kind in JUDGES)
     raise ValueError(f'No exact law for {type(judge).__name__}; allowed: '
                      f'{known}.')
+  if drafts.stop is not None and not drafts.is_chain:
+    raise ValueError(f'A stop on a tree with parents {drafts.parents}; '
+                     'allowed: on a chain.')
   depth = types.depths(drafts.parents)
-  chain = drafts.parents == tuple(range(-1, len(drafts.parents) - 1))
   shape = np.zeros((1, len(drafts.parents)), np.int32)
   judge.supports.check(judge, types.Draft(
       types.TokenTree(shape, shape, shape, shape), None, shape, drafts.law,
-      len(drafts.parents) - 1 if chain else max(depth)))
+      max(depth), full=drafts.stop is None))
   process = _Process(q, p, target, warp, drafts, judge)
   own = lambda name: lambda c: getattr(process.at(c), name)
   accepted = np.zeros(max(depth) + 1)
@@ -132,14 +144,15 @@ def law(q: Model | None, p: Model, target: Any, warp: Any, *, drafts: Drafts,
              length), _product(own('p'), context, length), accepted, rejection)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class _Laws:
-  """Laws after a context, each [V]."""
+  """Laws after a context, each [V]; told apart by which object they are."""
   q: np.ndarray
   p: np.ndarray
   pi: np.ndarray
   q_logits: np.ndarray
   p_logits: np.ndarray
+  stops: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,18 +189,19 @@ class _Process:
     wide = lambda x: _normal(np.asarray(x, np.float64)[0])
     none = np.zeros(len(logits[1]))
     raw = [none if x is None else x.astype(np.float64) for x in logits]
+    stop = self._drafts.stop
     return _Laws(none if q is None else wide(q.probs), wide(p.probs), wide(pi),
-                 *raw)
+                 *raw, stop is not None and bool(stop(q)[0]))
 
   def _round(self, context: Context) -> tuple[list[Outcome], list[Context]]:
     """Outcomes of a round and, for each, the tokens that it accepted."""
     outcomes, texts = [], []
     for tokens, chance in self._proposals(context):
-      contexts = [context]
-      for node, up in enumerate(self._drafts.parents[1:], 1):
+      contexts, parents = [context], self._drafts.parents[:len(tokens)]
+      for node, up in enumerate(parents[1:], 1):
         contexts.append(contexts[up] + (tokens[node],))
-      draft = _Judged(tokens, self._drafts.parents,
-                      tuple(map(self.at, contexts)), self._drafts.law)
+      draft = _Judged(tokens, parents, tuple(map(self.at, contexts)),
+                      self._drafts.law)
       for path, share, following in JUDGES[type(self._judge)](
           self._judge, draft):
         if chance * share > 0:
@@ -209,6 +223,9 @@ class _Process:
         return
       up = drafts.parents[node]
       here, taken = self.at(contexts[up]), tried.get(up, ())
+      if here.stops:
+        yield tokens, chance
+        return
       own = _proposal(here, taken if drafts.law == 'distinct' else ())
       for token in range(size):
         if own[token] > 0:
@@ -324,12 +341,8 @@ def _k_seq(judge, draft: _Judged) -> Iterator[Outcome]:
     if not below:
       yield path, chance, here.pi
       return
-    k, (low, high) = len(below), (1., float(len(below)))
-    for _ in range(100):
-      rho = (low + high) / 2
-      b = np.minimum(here.q, here.pi / rho).sum()
-      low, high = (rho, high) if 1 - (1 - b)**k > rho * b else (low, rho)
-    rho = high
+    k = len(below)
+    rho = _selection(here, k)
     kept = np.minimum(here.q, here.pi / rho)
     for m in below:
       token = draft.tokens[m]
@@ -341,6 +354,17 @@ def _k_seq(judge, draft: _Judged) -> Iterator[Outcome]:
     yield path, chance, _residual(here.pi, kept * share)
 
   yield from descend(0, [], 1.)
+
+
+@functools.lru_cache(maxsize=1024)
+def _selection(here: _Laws, k: int) -> float:
+  """rho of k-SEQ: 1 - (1 - b)^k = rho b, b = sum min(q, pi / rho)."""
+  low, high = 1., float(k)
+  for _ in range(100):
+    rho = (low + high) / 2
+    b = np.minimum(here.q, here.pi / rho).sum()
+    low, high = (rho, high) if 1 - (1 - b)**k > rho * b else (low, rho)
+  return high
 
 
 def _typical(judge, draft: _Judged) -> Iterator[Outcome]:

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from spec_cascades import check, decode, targets, types, verify
+from spec_cascades import baselines, check, decode, targets, types, verify
 from spec_cascades.drafters import chain, ngram, null, tree
 from spec_cascades.models import table
 from spec_cascades.warp import Warp
@@ -41,7 +41,16 @@ def refused(match, *, traced=False, **arguments):
     (targets.Chow(jnp.array([.1, 3.])), 'is 3.0 in row 1'),
     (targets.Chow(jnp.ones(3)), r'shape \(3,\).*\(2,\)'),
     (targets.Choice((LOSSLESS, targets.Chow(.1)), 2), 'index of Choice is 2'),
-    (targets.Choice((LOSSLESS, targets.Chow(9.))), 'alpha of Chow is 9.0')])
+    (targets.Choice((LOSSLESS, targets.Chow(9.))), 'alpha of Chow is 9.0'),
+    (targets.Choice((LOSSLESS,) * 2, jnp.array([0, 1])), r'shape \(2,\)'),
+    (targets.Choice((LOSSLESS,) * 2, .5), 'is 0.5; allowed: a whole number'),
+    (targets.Choice(()), 'no rules; allowed: one or more'),
+    (targets.Choice((LOSSLESS, targets.Chow)), 'Chow is a class'),
+    (targets.Chow('x'), "alpha of Chow is 'x'; allowed: a number of -1 to 1"),
+    (targets.Chow(None), 'alpha of Chow is None'),
+    (targets.Chow, 'Chow is a class; allowed: an instance of it, such as Chow'),
+    (baselines.SeqCascade(.1), 'SeqCascade is no target.*go to Sequential'),
+    (lambda q, p: p, 'function is no target')])
 def test_targets(target, match):
   refused(match, target=target)
 
@@ -53,7 +62,10 @@ def test_targets(target, match):
     (Warp(top_p=1.2), 'top_p is 1.2'), (Warp(top_k=-1), 'top_k is -1'),
     (Warp(min_p=2.), 'min_p is 2.0'),
     (Warp(jnp.array([1., -1.])), 'temperature is -1.0 in row 1'),
-    (Warp(jnp.ones(5)), 'temperature has shape')])
+    (Warp(jnp.ones(5)), 'temperature has shape'),
+    (Warp('hot'), "temperature is 'hot'; allowed: a number"),
+    (Warp(top_k=2.5), 'top_k is 2.5; allowed: a whole number'),
+    (Warp, 'Warp is a class')])
 def test_warps(warp, match):
   refused(match, warp=warp)
 
@@ -62,6 +74,8 @@ def test_warps(warp, match):
     (dict(drafter=chain.Chain(LM, 2, chain.Below(1.5))), 'threshold of Below'),
     (dict(verifier=verify.Typical(epsilon=-1.)), 'epsilon is -1.0'),
     (dict(verifier=verify.Forced(1.2)), 'rate is 1.2'),
+    (dict(verifier=verify.TopB(2.5)), 'b of TopB is 2.5; allowed: a whole'),
+    (dict(verifier=verify.Rejection), 'Rejection is a class'),
     (dict(drafter=chain.Chain(LM, 2, chain.Below(jnp.ones(3)))), 'shape')])
 def test_numbers_of_drafters_and_verifiers(arguments, match):
   refused(match, **arguments)
@@ -92,7 +106,7 @@ def test_prompts(arguments, match):
 
 @pytest.mark.parametrize('make', [
     lambda: chain.Chain(LM, 0), lambda: chain.Chain(LM, -3),
-    lambda: ngram.NGram(0)])
+    lambda: ngram.NGram(0), lambda: chain.Chain(LM, 2.5)])
 def test_gamma_below_one(make):
   with pytest.raises(ValueError, match='1 or more. Use the Null drafter'):
     make()
@@ -101,6 +115,11 @@ def test_gamma_below_one(make):
 def test_order_of_an_ngram():
   with pytest.raises(ValueError, match='order of NGram is 0'):
     ngram.NGram(3, 0)
+
+
+def test_law_of_a_tree():
+  with pytest.raises(ValueError, match="law 'iid' of Tree; allowed: 'sampled'"):
+    tree.Tree(LM, (-1, 0, 0), 'iid')
 
 
 @pytest.mark.parametrize('drafter,verifier,target,match', [
@@ -176,5 +195,5 @@ def test_numbers_of_a_verifier_are_scalars(judge, where):
 
 
 def test_a_rank_is_whole():
-  with pytest.raises(ValueError, match='b=2.5 of TopB; allowed: whole'):
+  with pytest.raises(ValueError, match='b of TopB is 2.5; allowed: a whole'):
     verify.TopB(2.5).validate()

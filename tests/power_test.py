@@ -12,7 +12,9 @@ from spec_cascades import struct
 from spec_cascades import warp as warp_lib
 from spec_cascades.drafters.chain import Chain
 from spec_cascades.verify import Rejection
-from tests.common import LEVEL, LM, P, PREFIX, Q, ROWS, joint, law_test
+from tests.common import LEVEL, LM, PREFIX, ROWS, SHARP, joint, law_test
+from tests.lawcases import FAST, SLOW, drafts_of
+from tests.lenient import LENIENT
 
 WARP = warp_lib.Warp()
 TOKEN = targets.TokenV1(.3)
@@ -75,20 +77,6 @@ class LateTemperature(warp_lib.Warp):
     return types.Prediction(logits, hot / hot.sum(-1, keepdims=True))
 
 
-def lenient(judge, draft):
-  """What `exact` enumerates of token-wise rejection, 2 % too kind; a chain."""
-  del judge
-  path, chance, node = [], 1., 0
-  while children := list(draft.children(node)):
-    child, = children
-    pi, q = draft.laws[node].pi, draft.laws[node].q
-    token = draft.tokens[child]
-    accepted = min(1., 1.02 * pi[token] / q[token])
-    yield path, chance * (1 - accepted), exact._residual(pi, q)
-    path, chance, node = [*path, child], chance * accepted, child
-  yield path, chance, draft.laws[node].pi
-
-
 def power(law, biased, rows):
   """Probability that `p_value` falls below LEVEL: a noncentral chi-square."""
   law, biased = law.ravel(), biased.ravel()
@@ -101,36 +89,66 @@ def power(law, biased, rows):
                        ((found - due)**2 / due).sum())
 
 
-def test_a_lenience_of_two_percent_is_seen_almost_surely(monkeypatch):
-  """In the case that `test_biased_verifiers_fail` runs: a million rows."""
-  tables = [np.asarray(x) for x in (P, Q)]
-  p, q = (lambda context, x=x: x[context[-2], context[-1]] for x in tables)
-  law = lambda: exact.law(q, p, targets.Lossless(), WARP, context=PREFIX,
-                          drafts=exact.Drafts.chain(2)).joint
+def true_and_lenient(case, monkeypatch):
+  """Joint laws of a case's three tokens, with its verifier and a kind one."""
+  p, q = (lambda context, x=np.asarray(x): x[context[-2], context[-1]]
+          for x in SHARP)
+  law = lambda: exact.law(
+      q if case.target.uses_q or hasattr(case.drafter, 'lm') else None, p,
+      case.target, case.warp, context=PREFIX, judge=case.verifier,
+      drafts=drafts_of(case.drafter)).joint
   true = law()
-  monkeypatch.setitem(exact.JUDGES, Rejection, lenient)
-  biased = law()
+  kind = type(case.verifier)
+  monkeypatch.setitem(exact.JUDGES, kind, LENIENT[kind])
+  return true, law()
+
+
+def caught(case, monkeypatch):
+  true, biased = true_and_lenient(case, monkeypatch)
   np.testing.assert_allclose([true.sum(), biased.sum()], 1, atol=1e-6)
   # A token is 2 % too likely where q is above p; three tokens at most 6 %.
-  assert 1e-3 < exact.total_variation(true, biased) < .03
-  assert power(true, biased, 8 * ROWS) > .999
-  assert power(true, true, 8 * ROWS) < 2 * LEVEL
-  assert power(true, biased, ROWS // 64) < .5      # few rows would not do
+  assert 1e-4 < exact.total_variation(true, biased) < .03
+  assert power(true, biased, case.runs * ROWS) > .999
+  assert power(true, true, case.runs * ROWS) < 2 * LEVEL
+  return true, biased
+
+
+@pytest.mark.parametrize('case', [
+    case for case in FAST if hasattr(case.drafter, 'length')
+    or hasattr(case.drafter, 'lm')], ids=str)
+def test_fast_cases_see_a_lenience_of_two_percent(case, monkeypatch):
+  """As `law_test` runs them: with as many rows."""
+  true, biased = caught(case, monkeypatch)
+  assert power(true, biased, ROWS // 32) < .5      # few rows would not do
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('case', SLOW, ids=str)
+def test_slow_cases_see_a_lenience_of_two_percent(case, monkeypatch):
+  caught(case, monkeypatch)
 
 
 def test_control_passes():
   assert law_test(Chain(LM, 2), Chainwise(), TOKEN, WARP) > LEVEL
 
 
-@pytest.mark.parametrize('mutant,target,runs', [
-    (Chainwise(lenience=1.02), targets.Lossless(), 8),
+@pytest.mark.parametrize('rule', [
+    targets.Lossless(), targets.Chow(.3), targets.TokenV3(.05)],
+    ids=lambda rule: type(rule).__name__)
+def test_two_percent_of_lenience_is_seen(rule):
+  """Rows of the biased verifier itself, as many as the cases have."""
+  assert law_test(Chain(LM, 2), Chainwise(lenience=1.02), rule, WARP,
+                  tables=SHARP, runs=2) < LEVEL
+
+
+@pytest.mark.parametrize('mutant,target', [
     # Not with Chow: it rejects only where pi = p~, and the mutant is no mutant.
-    (Chainwise(residual_of='p'), TOKEN, 1),
+    (Chainwise(residual_of='p'), TOKEN),
     # gamma = 2 of three tokens: at gamma = 3 the bonus would be cut off unseen.
-    (Chainwise(bonus_of='p'), TOKEN, 1)],
-    ids=['lenience', 'residual_from_p', 'bonus_from_p'])
-def test_biased_verifiers_fail(mutant, target, runs):
-  assert law_test(Chain(LM, 2), mutant, target, WARP, runs=runs) < LEVEL
+    (Chainwise(bonus_of='p'), TOKEN)],
+    ids=['residual_from_p', 'bonus_from_p'])
+def test_biased_verifiers_fail(mutant, target):
+  assert law_test(Chain(LM, 2), mutant, target, WARP) < LEVEL
 
 
 @pytest.mark.parametrize('mutant,warp', [

@@ -41,6 +41,9 @@ class Tree(Cached):
 
   def __post_init__(self):
     check.tree(self.parents)
+    if self.law not in ('sampled', 'distinct'):
+      raise ValueError(f"The law {self.law!r} of Tree; allowed: 'sampled' or "
+                       "'distinct'.")
 
   @property
   def num_nodes(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import pathlib
-from typing import Any, Literal, Sequence
+from typing import Any, Literal, Mapping, Sequence
 
 import numpy as np
 
@@ -19,10 +19,13 @@ ASSUMED = {
                  'gamma: for shorter drafts an approximation, for longer ones '
                  'unknown',
     'iid': 'i.i.d. acceptance at one rate, whatever the position: what lets a '
-           'plan go beyond the measured gamma'}
+           'plan go beyond the measured gamma',
+    'texts': 'acceptance token by token, from one teacher-forced pass over the '
+             'texts of the sweep: good for any gamma, and it knows where texts '
+             'end'}
 OMITTED = ('chains verified token by token; encoders, warps, rules and '
-           'sampling take no time; no round is cut short by the end of a text; '
-           'a speed-up is over the verifier alone')
+           'sampling take no time; unless texts say it, no round is cut short '
+           'by the end of a text; a speed-up is over the verifier alone')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +108,8 @@ def label(row: results.Row) -> str:
 
 
 def forecast(rows: Sequence[results.Row], costs: costs_lib.Costs, *,
-             acceptance: Literal['positions', 'iid'] = 'positions',
+             acceptance: Literal['positions', 'iid', 'texts'] = 'positions',
+             texts: Mapping[str, theory.Texts] | None = None,
              max_gamma: int | None = None) -> list[Forecast]:
   """What each point's rule would do at every draft length, in order.
 
@@ -113,6 +117,7 @@ def forecast(rows: Sequence[results.Row], costs: costs_lib.Costs, *,
     rows: Points drafted by chains.
     costs: Step times.
     acceptance: A key of `ASSUMED`.
+    texts: For 'texts': by the key of a row, what `forced.acceptance` says.
     max_gamma: Longest draft; None for as long as costs and acceptance allow.
 
   Raises:
@@ -120,10 +125,13 @@ def forecast(rows: Sequence[results.Row], costs: costs_lib.Costs, *,
   """
   times = costs.times
   given = dict(verifier=times.verifier, drafter=times.drafter)
-  return [_forecast(row, times, given, acceptance, max_gamma) for row in rows]
+  if acceptance == 'texts':
+    rows = [row for row in rows if row.key in texts]
+  return [_forecast(row, times, given, acceptance, texts, max_gamma)
+          for row in rows]
 
 
-def _forecast(row, times, given, acceptance, max_gamma) -> Forecast:
+def _forecast(row, times, given, acceptance, texts, max_gamma) -> Forecast:
   name, uses_q = label(row), rules.RULES[row.rule].uses_q
   try:
     counts = row.histogram, row.corrected
@@ -131,16 +139,25 @@ def _forecast(row, times, given, acceptance, max_gamma) -> Forecast:
   except ValueError as error:
     raise ValueError(f'{name}: {error}') from None
   judged = rates[~np.isnan(rates)]
-  estimate: dict[str, Any] = (
-      dict(rate=rate) if acceptance == 'iid' else dict(rates=judged))
+  estimate: dict[str, Any] = dict(
+      iid=dict(rate=rate), positions=dict(rates=judged),
+      texts=dict(texts=(texts or {}).get(row.key)))[acceptance]
   best, = theory.plan({name: dict(uses_q=uses_q, **estimate)}, given, max_gamma)
-  used = judged if acceptance == 'positions' else np.full(best.max_gamma, rate)
-  tokens = tuple(theory.tokens_of_rates(used[:gamma])
-                 for gamma in range(best.max_gamma + 1))
+  expected = dict(
+      iid=lambda gamma: theory.expected_tokens(rate, gamma),
+      positions=lambda gamma: theory.tokens_of_rates(judged[:gamma]),
+      texts=lambda gamma: theory.tokens_per_call(texts[row.key], gamma))
+  tokens = tuple(map(expected[acceptance], range(best.max_gamma + 1)))
   speedups = tuple(theory.speedup(x, gamma, times, uses_q=uses_q)
                    for gamma, x in enumerate(tokens))
   return Forecast(row, rate, tuple(judged.tolist()), tokens, speedups, best,
                   theory.break_even(times, uses_q=uses_q))
+
+
+def errors(found: Sequence[Forecast]) -> list[float]:
+  """Predicted over decoded tokens a verifier call, less 1, at each own gamma."""
+  return [x.tokens[x.row.gamma] / x.row.tokens_per_call - 1 for x in found
+          if x.row.gamma < len(x.tokens)]
 
 
 def columns(longest: int) -> list[str]:

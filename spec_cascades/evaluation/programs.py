@@ -85,21 +85,23 @@ class Programs:
     name = self.name(point)
     spec, params, draft_params = self._spec(name, bucket)
     run = baselines.run if name.baseline else decode.run
-    return run(spec, params, draft_params, prompt, keys, self._target(point),
-               _warp(point.temperature, point.top_k, point.top_p))
+    return run(spec, params, draft_params, prompt, keys, *self.chosen(point))
+
+  def chosen(self, point: points_lib.Point) -> tuple[Any, Any]:
+    """The rule and the warp of a point, on the device."""
+    return self._target(point), _warp(point.temperature, point.top_k,
+                                      point.top_p)
 
   def prepare(self, points: Iterable[points_lib.Point]) -> None:
     """Puts rules and warps on the device, so that no timed call has to."""
     for point in points:
-      jax.block_until_ready((self._target(point), _warp(
-          point.temperature, point.top_k, point.top_p)))
+      jax.block_until_ready(self.chosen(point))
 
   def compile(self, point: points_lib.Point, bucket: Bucket, prompt: Any,
               keys: jax.Array) -> timing.CompileLog:
     """Runs a point twice, untimed; returns what had to be compiled."""
     spec, *_ = self._spec(self.name(point), bucket)
-    target, warp = self._target(point), _warp(
-        point.temperature, point.top_k, point.top_p)
+    target, warp = self.chosen(point)
     check.call(spec, prompt, keys, target, warp)
     jax.block_until_ready((target, warp))
     with timing.CompileLog() as log:

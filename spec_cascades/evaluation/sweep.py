@@ -15,6 +15,7 @@ import jax
 
 from spec_cascades.evaluation import asking as asking_lib
 from spec_cascades.evaluation import examples as examples_lib
+from spec_cascades.evaluation import forced
 from spec_cascades.evaluation import journal as journal_lib
 from spec_cascades.evaluation import pairs
 from spec_cascades.evaluation import points as points_lib
@@ -152,6 +153,28 @@ class Run:
       journal.close()
     results.write_rows(self.directory / RESULTS, out.rows)
     return out
+
+  def acceptance(self, progress: Callable[..., Any]) -> dict[str, Any]:
+    """By key of every point that a chain drafted, `forced.acceptance`.
+
+    ValueError if the sweep is not finished.
+    """
+    journal = journal_lib.Journal(self.directory / JOURNAL, self.configuration)
+    try:
+      if missing := self.missing(journal):
+        raise ValueError(f'{len(missing)} decodes of the sweep in '
+                         f'{self.directory} are missing; finish it first.')
+      texts = {key: [journal.records[key, i].tokens
+                     for i in range(len(self.examples))] for key in self.points}
+    finally:
+      journal.close()
+    programs = programs_lib.Programs(self.pair, self.sweep.curves, eos=self.eos)
+    drafted = [key for key, point in self.points.items()
+               if point.drafter == rules.CHAIN
+               and not programs.name(point).baseline]
+    return {key: forced.acceptance(
+        self.pair, self.rows, texts[key], *programs.chosen(self.points[key]))
+            for key in progress(drafted, desc='reading texts', unit='point')}
 
   def missing(self, journal) -> list[tuple[int, str]]:
     """(example, point key) of what is not decoded yet, in order."""

@@ -30,9 +30,10 @@ class Lossy(Ruled):
   domain: ClassVar[tuple[float, float]] = (0., 1.)
 
   def __call__(self, q: Prediction, p: Prediction) -> Fused:
-    kept, rejected = _lenient(q, p, rows(self.alpha, p.probs))
+    alpha = rows(self.alpha, p.probs)
+    kept, rejected = _lenient(q, p, alpha)
     pi = kept + rejected * residual(p.probs, q.probs)
-    return Fused(pi, rejected[..., 0])
+    return Fused(jnp.where(alpha > 0, pi, p.probs), rejected[..., 0])
 
 
 @struct.dataclass
@@ -109,8 +110,9 @@ def _with_beta(q: Prediction, p: Prediction, alpha) -> Fused:
   c = jnp.ones_like(lacks)
   c, *_ = jax.lax.while_loop(lambda x: x[1] & (x[2] < 64), newton,
                              (c, jnp.bool_(True), 0))
-  pi = jnp.where(lacks > 0, jnp.maximum(kept, c * p.probs), kept)
-  return Fused(pi / pi.sum(-1, keepdims=True), lacks[..., 0])
+  pi = jnp.maximum(kept, c * p.probs)
+  pi = jnp.where(lacks > 0, pi / pi.sum(-1, keepdims=True), kept)
+  return Fused(jnp.where(alpha > 0, pi, p.probs), lacks[..., 0])
 
 
 def _divergence(p, pi):

@@ -57,10 +57,14 @@ class Choice:
     return any(rule.uses_q for rule in self.rules)
 
   def validate(self, batch: int | None = None) -> None:
-    """Raises ValueError for a bad index or alpha; host only."""
+    """Raises ValueError for no rules, a bad index or alpha; host only."""
+    if not self.rules:
+      raise ValueError('Choice of no rules; allowed: one or more.')
+    check.scalar('index of Choice', self.index)
     check.interval('index of Choice', self.index, 0, len(self.rules) - 1,
-                   hint='It counts the rules from 0.')
+                   whole=True, hint='It counts the rules from 0.')
     for rule in self.rules:
+      check.target(rule)
       rule.validate(batch)
 
   def __call__(self, q: Prediction | None, p: Prediction) -> Fused:

@@ -17,7 +17,10 @@ class TokenRule(Ruled):
   def __call__(self, q: Prediction, p: Prediction) -> Fused:
     r = self.distrusts(q, p.raw, rows(self.alpha, p.probs))
     eta = jnp.where(r, q.probs, 0).sum(-1, keepdims=True)
-    return Fused(jnp.where(r, 0, q.probs) + p.probs * eta, eta[..., 0])
+    pi = jnp.where(r, 0, q.probs) + p.probs * eta
+    # Exactly p~ where no token is trusted: q~ may sum to 1 but nearly.
+    none = jnp.all(r, -1, keepdims=True)
+    return Fused(jnp.where(none, p.probs, pi), eta[..., 0])
 
 
 @struct.dataclass

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from spec_cascades import targets
+from spec_cascades import theory
 from spec_cascades.evaluation import points
 from spec_cascades.evaluation import programs
 from spec_cascades.evaluation import results
@@ -154,3 +155,24 @@ def test_inputs_take_the_narrowest_bucket():
     assert programs.bucket_of(length, [wide, narrow]) == want
   with pytest.raises(ValueError, match='17 tokens; the widest bucket takes 16'):
     programs.bucket_of(17, [wide, narrow])
+
+
+def test_rounds_predicted_from_the_texts_are_those_decoded(done):
+  """Exactly at temperature 0, where nothing is drawn."""
+  run, found = done
+  rates = run.acceptance(lambda keys, **_: keys)
+  rows = {row.key: row for row in found.rows if row.drafter}
+  assert set(rates) == set(rows)
+  for key, row in rows.items():
+    predicted = theory.tokens_per_call(rates[key], row.gamma)
+    assert 1 <= predicted <= 4
+    if not row.temperature:
+      assert predicted == pytest.approx(row.tokens_per_call)
+
+
+def test_an_unfinished_sweep_predicts_nothing(done, tmp_path):
+  run, _ = done
+  other = sweep_lib.Run(dataclasses.replace(run.sweep,
+                                            output_dir=str(tmp_path)))
+  with pytest.raises(ValueError, match='24 decodes .* are missing; finish it'):
+    other.acceptance(lambda keys, **_: keys)

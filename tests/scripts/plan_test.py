@@ -67,6 +67,11 @@ def test_plan_refuses(files, tmp_path):
       ([good, at('binary')], 'does not hold step costs'),
       ([good, at('rows')], 'does not hold step costs'),
       ([good, str(path), '--acceptance', 'best'], "'best'"),
+      ([good, str(path), '--acceptance', 'texts'], 'belong together'),
+      ([good, str(path), '--gin_file=gin/sweeps/quickstart.gin'],
+       'belong together'),
+      ([good, str(path), '--acceptance', 'texts', '--gin_file=none.gin'],
+       'No gin file none.gin'),
       ([good, str(path), '--max_gamma', '0'], '--max_gamma 0'),
       ([good, str(path), '--max_gamma', 'x'], "'x'")])
 

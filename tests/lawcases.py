@@ -1,0 +1,88 @@
+"""Which drafters, verifiers, rules and warps the law tests decode, how often."""
+import dataclasses
+from typing import Any
+
+from spec_cascades import exact, targets, verify
+from spec_cascades.drafters import chain, ngram, null, tree
+from spec_cascades.warp import Warp
+from tests.common import LM
+
+LOSSLESS, CHOW = targets.Lossless(), targets.Chow(.3)
+REJECT, BLOCK, KSEQ = verify.Rejection(), verify.Block(), verify.KSeq()
+TREE = (-1, 0, 0, 0, 1)
+CHAIN = chain.Chain(LM, 2)            # gamma < 3, or no bonus is ever seen
+STOP = chain.Chain(LM, 3, chain.Below(.3))
+IID, DISTINCT = tree.Tree(LM, TREE, 'sampled'), tree.Tree(LM, TREE)
+LOOKUP = ngram.NGram(3, 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+  """What is decoded; `runs` batches, as many as 2 % of lenience need."""
+  drafter: Any
+  target: Any = LOSSLESS
+  warp: Any = Warp()
+  verifier: Any = REJECT
+  runs: int = 2
+
+  def __str__(self):
+    parts = self.drafter, self.verifier, self.target
+    names = '-'.join(type(x).__name__ + getattr(x, 'law', '') for x in parts)
+    return names + '-warped' * (self.warp != Warp())
+
+
+# Each drafter, law, verifier and rule at least once.
+FAST = [
+    Case(null.Null(), warp=Warp(.5, top_p=.8), runs=1),    # nothing to accept
+    Case(LOOKUP, runs=15),
+    Case(CHAIN),
+    Case(CHAIN, CHOW, Warp(.7, top_k=4, top_p=.95, min_p=.05), runs=3),
+    Case(STOP, CHOW),
+    Case(IID), Case(DISTINCT),
+    Case(CHAIN, targets.TokenV3(.05), verifier=BLOCK, runs=5),
+    Case(IID, targets.TokenV1(0.), Warp(.7, top_p=.9), KSEQ, runs=4),
+    Case(CHAIN, targets.Choice((LOSSLESS, CHOW), 1))] + [
+        Case(CHAIN, rule) for rule in (
+            targets.Lossy(.3), targets.LossyBeta(.3), targets.Diff(0.),
+            targets.OPT(.2), targets.TokenV1(0.), targets.TokenV2(.05),
+            targets.TokenV3(.05))]
+SLOW = [
+    Case(STOP),
+    Case(IID, CHOW), Case(IID, targets.Lossy(.3), Warp(.5), runs=3),
+    Case(DISTINCT, targets.TokenV1(0.), Warp(.7, top_p=.9), runs=4),
+    Case(DISTINCT, CHOW), Case(DISTINCT, warp=Warp(.7, top_k=3), runs=4),
+    Case(IID, verifier=KSEQ, runs=4),
+    Case(IID, CHOW, Warp(.5), KSEQ, runs=7),
+    Case(CHAIN, verifier=KSEQ),
+    Case(CHAIN, verifier=BLOCK, runs=5),
+    Case(CHAIN, CHOW, Warp(.7), BLOCK, runs=6)] + [
+        Case(CHAIN, rule, warp, runs=3) for rule, warp in (
+            (targets.ChowLog(1.), Warp()), (targets.DiffLog(0.), Warp()),
+            (targets.OPTLog(.1), Warp()), (targets.BiLD(.8), Warp()),
+            (targets.Lossy(.3), Warp(.7, top_p=.9)),
+            (targets.LossyBudget(.1), Warp()), (targets.Ensemble(.5), Warp()),
+            (targets.Lenience(.1), Warp()),
+            (targets.TruncatedTopP(.1), Warp()),
+            (targets.TruncatedMinP(.2), Warp(.7)),
+            (targets.TruncatedEta(.1), Warp(1., eta=.02)),
+            (targets.OPT(.2), Warp(1.5)), (targets.Diff(0.), Warp(.7)),
+            (targets.TokenV1(0.), Warp(.7)), (targets.TokenV2(.05), Warp(1.3)),
+            (targets.TokenV3(.05), Warp(1., top_k=3)))]
+
+
+def drafts_of(drafter):
+  """What `exact` calls the drafts of a drafter."""
+  if isinstance(drafter, chain.Chain):
+    return exact.Drafts.chain(drafter.length, drafter.stop)
+  if isinstance(drafter, tree.Tree):
+    return exact.Drafts(drafter.parents, drafter.law)
+  size, most = drafter.order, drafter.length
+
+  def copied(context):
+    """What followed the latest earlier occurrence of the last tokens."""
+    last = context[len(context) - size:]
+    for at in range(len(context) - size - 1, -1, -1):
+      if context[at:at + size] == last:
+        return context[at + size:][:most]
+    return ()
+  return exact.Drafts(tuple(range(-1, most)), 'deterministic', copied)
