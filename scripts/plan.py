@@ -33,11 +33,11 @@ def _flags(args: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
       help='what scripts/benchmark.py steps --output saved')
   add('--acceptance', choices=('positions', 'iid', 'texts'),
       default='positions',
-      help='rates by position (default; no further than the sweep drafted), one '
-      'i.i.d. rate, or token by token over the texts of the sweep')
+      help='rates by position (default; no further than the sweep drafted), '
+      'one i.i.d. rate, or token by token over the texts of the sweep')
   add('--gin_file', action='append', metavar='FILE', default=[],
-      help="with --acceptance texts: the sweep's gin file; its --gin.NAME=VALUE "
-      'too, except OUTPUT_DIR')
+      help="with --acceptance texts: the sweep's gin file; its "
+      '--gin.NAME=VALUE too, except OUTPUT_DIR')
   add('--max_gamma', type=int,
       help='the longest draft to try; default: what costs and rates allow')
   flags, bindings = _cli.parse(parser, args)
@@ -107,9 +107,9 @@ def main(args: Sequence[str]) -> None:
   print(_table([planner.columns(longest),
                 *(planner.cells(x, longest) for x in found)]))
   if off := sorted(map(abs, planner.errors(found))):
-    print(f'\nPredicted tokens a call against decoded ones, at the gamma of the '
-          f'sweep: {off[len(off) // 2]:.1%} off in the median, {off[-1]:.1%} at '
-          'most.')
+    print('\nPredicted tokens a call against decoded ones, at the gamma of the '
+          f'sweep: {off[len(off) // 2]:.1%} off in the median, '
+          f'{off[-1]:.1%} at most.')
     if off[-1] > .05:
       print('More than 5 %: do not trust these speed-ups; --acceptance texts '
             'predicts better.' if flags.acceptance != 'texts' else

@@ -31,8 +31,8 @@ def interval(name: str, value: Any, low: float, high: float, *,
   numbers = np.asarray(value)
   kinds = (np.integer,) if whole else (np.integer, np.floating)
   if not any(jax.dtypes.issubdtype(numbers.dtype, kind) for kind in kinds):
-    raise ValueError(f'{name} is {value!r}; allowed: a {"whole " * whole}number '
-                     f'of {low:g} to {high:g}. {hint}'.rstrip())
+    raise ValueError(f'{name} is {value!r}; allowed: a {"whole " * whole}'
+                     f'number of {low:g} to {high:g}. {hint}'.rstrip())
   if batch is not None and numbers.shape not in ((), (batch,)):
     raise ValueError(f'{name} has shape {numbers.shape}; allowed: a scalar or '
                      f'one number per row, here ({batch},).')

@@ -1,4 +1,4 @@
-"""Which drafters, verifiers, rules and warps the law tests decode, how often."""
+"""Which drafters, verifiers, rules and warps the law tests decode."""
 import dataclasses
 from typing import Any
 

@@ -4,7 +4,7 @@
     theory.tokens_per_call(rates, gamma=4)
 
 Exact in expectation for chains verified token by token, over texts that the
-rule itself has written: nothing is decoded, and every gamma comes from one pass.
+rule itself has written: nothing is decoded, and one pass serves every gamma.
 """
 from __future__ import annotations
 
@@ -76,7 +76,8 @@ def _up(width):
 def _rates(lm, small, params, draft_params, tokens, inputs, target, warp):
   """min(1, q~ / pi) of tokens 1, 2, ... of every row: [B, L - 1]."""
   def predicted(model, params):
-    start = types.Prompt(tokens[:, :1], jnp.ones(len(tokens), jnp.int32), inputs)
+    one = jnp.ones(len(tokens), jnp.int32)
+    start = types.Prompt(tokens[:, :1], one, inputs)
     cache = model.init(params, start, tokens.shape[1])
     hidden, _ = model.extend(params, cache, types.chain(tokens[:, :-1]))
     return warp(model.head(params, hidden))

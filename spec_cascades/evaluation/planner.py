@@ -155,7 +155,7 @@ def _forecast(row, times, given, acceptance, texts, max_gamma) -> Forecast:
 
 
 def errors(found: Sequence[Forecast]) -> list[float]:
-  """Predicted over decoded tokens a verifier call, less 1, at each own gamma."""
+  """Predicted over decoded tokens a call, less 1, each at its own gamma."""
   return [x.tokens[x.row.gamma] / x.row.tokens_per_call - 1 for x in found
           if x.row.gamma < len(x.tokens)]
 

@@ -81,7 +81,8 @@ def margin(found, row_key, number, temperature):
   laws = np.stack([np.asarray(x.prediction.probs) for _, x, _ in found])
   for i in range(GAMMA):
     for law, tokens in zip(laws, children):      # each as its own law has it
-      drawn = warp_lib.sample(jnp.asarray(law[i]), jax.random.fold_in(propose, i))
+      drawn = warp_lib.sample(jnp.asarray(law[i]),
+                              jax.random.fold_in(propose, i))
       assert drawn == tokens[i + 1]
     if len(set(children[:, i + 1])) > 1:
       return (np.abs(laws[0, i] - laws[1, i]).sum() if temperature else
