@@ -85,7 +85,7 @@ def main(args: Sequence[str]) -> None:
   longest = max(x.best.max_gamma for x in found)
 
   widths = sorted(costs.verifier)
-  print(f'{path}: {len(rows)} points of {rows[0].verifier}, '
+  print(f'{path}: {len(found)} points of {rows[0].verifier}, '
         f'{rows[0].examples} examples each')
   for reason, number in left_out.items():
     print(f'  left out: {number} {reason}')

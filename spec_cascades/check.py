@@ -31,7 +31,8 @@ def interval(name: str, value: Any, low: float, high: float, *,
   numbers = np.asarray(value)
   kinds = (np.integer,) if whole else (np.integer, np.floating)
   if not any(jax.dtypes.issubdtype(numbers.dtype, kind) for kind in kinds):
-    raise ValueError(f'{name} is {value!r}; allowed: a {"whole " * whole}'
+    given = f'an array of {numbers.dtype}' if numbers.ndim else repr(value)
+    raise ValueError(f'{name} is {given}; allowed: a {"whole " * whole}'
                      f'number of {low:g} to {high:g}. {hint}'.rstrip())
   if batch is not None and numbers.shape not in ((), (batch,)):
     raise ValueError(f'{name} has shape {numbers.shape}; allowed: a scalar or '
@@ -53,7 +54,8 @@ def scalar(name: str, value: Any) -> None:
 
 def gamma(length: Any) -> None:
   """Refuses a draft of fewer than one token."""
-  if not isinstance(length, (int, np.integer)) or length < 1:
+  whole = isinstance(length, (int, np.integer)) and type(length) is not bool
+  if not whole or length < 1:
     raise ValueError(f'A draft length (gamma) of {length}; allowed: a whole '
                      'number, 1 or more. Use the Null drafter to decode '
                      'without drafts.')
@@ -142,9 +144,12 @@ def head(lm: Any, logits: Any) -> None:
 
 def target(rule: Any) -> None:
   """Refuses what is no target distribution."""
-  instance(rule)
-  if not all(hasattr(rule, x) for x in ('__call__', 'uses_q', 'validate')):
-    raise ValueError(f'{type(rule).__name__} is no target; allowed: those of '
+  kind = type(rule)
+  if isinstance(rule, type):
+    instance(rule)
+  if not (callable(rule) and hasattr(kind, 'uses_q')
+          and hasattr(kind, 'validate')):
+    raise ValueError(f'{kind.__name__} is no target; allowed: those of '
                      'spec_cascades.targets. Baselines go to Sequential.')
 
 
@@ -153,6 +158,9 @@ def instance(part: Any) -> None:
   if isinstance(part, type):
     raise ValueError(f'{part.__name__} is a class; allowed: an instance of it, '
                      f'such as {part.__name__}().')
+  if not hasattr(part, 'validate'):
+    raise ValueError(f'Got {part!r}; allowed: a target, a warp, a verifier or '
+                     'a drafter of spec_cascades.')
 
 
 def told_apart(*trees: Any) -> None:

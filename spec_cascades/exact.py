@@ -66,8 +66,9 @@ class Law:
     target: The same for draws from pi, one token after the other.
     verifier: The same for draws from p~.
     accepted: Probability that the first round accepts j drafts, [D].
-    rejection: Probability that a round which reached depth j rejects all of
-      its drafts there, [D - 1]; 0 where no round gets.
+    rejection: Of first rounds that accept j drafts or more, how many reject
+      all that they have at depth j + 1, [D - 1]; 0 where no round gets. A round
+      that stopped or has no draft there rejects none.
   """
   joint: np.ndarray
   target: np.ndarray
@@ -115,15 +116,27 @@ def law(q: Model | None, p: Model, target: Any, warp: Any, *, drafts: Drafts,
 
   Raises:
     ValueError: A verifier that is not in the list, or that does not support
-      the drafts; a stop on a tree; a target that is not of
+      the drafts; a stop on a tree; no q where it is needed; numbers outside
+      their domains, or one per row; a target that is not of
       `spec_cascades.struct`.
   """
   check.target(target)
+  check.instance(warp)
+  check.interval('length', length, 1, 1e6, whole=True)
   check.told_apart(target, warp)
   if type(judge) not in JUDGES:
     known = ', '.join(kind.__name__ for kind in JUDGES)
     raise ValueError(f'No exact law for {type(judge).__name__}; allowed: '
                      f'{known}.')
+  for part in (target, warp, judge):
+    part.validate()
+    for number in jax.tree.leaves(part):
+      check.scalar(f'A number of {type(part).__name__}', number)
+  check.tree(drafts.parents)
+  if q is None and (drafts.law != 'deterministic' or target.uses_q):
+    raise ValueError(f'No q for {drafts.law!r} drafts and '
+                     f'{type(target).__name__}; allowed: for deterministic '
+                     'drafts and a target that ignores q.')
   if drafts.stop is not None and not drafts.is_chain:
     raise ValueError(f'A stop on a tree with parents {drafts.parents}; '
                      'allowed: on a chain.')
@@ -134,12 +147,12 @@ def law(q: Model | None, p: Model, target: Any, warp: Any, *, drafts: Drafts,
       max(depth), full=drafts.stop is None))
   process = _Process(q, p, target, warp, drafts, judge)
   own = lambda name: lambda c: getattr(process.at(c), name)
-  accepted = np.zeros(max(depth) + 1)
-  for path, chance, _ in process.round(context)[0]:
+  accepted, rejected = np.zeros((2, max(depth) + 1))
+  for (path, chance, _), _, tried in process.round(context):
     accepted[len(path)] += chance
-  reached = accepted[::-1].cumsum()[::-1]
-  stops = np.where(reached[:-1] > 0, accepted[:-1], 0)
-  rejection = stops / np.where(reached[:-1] > 0, reached[:-1], 1)
+    rejected[len(path)] += chance * tried
+  reached = accepted[::-1].cumsum()[::-1][:-1]
+  rejection = rejected[:-1] / np.where(reached > 0, reached, 1)
   return Law(process.joint(context, length), _product(own('pi'), context,
              length), _product(own('p'), context, length), accepted, rejection)
 
@@ -193,9 +206,9 @@ class _Process:
     return _Laws(none if q is None else wide(q.probs), wide(p.probs), wide(pi),
                  *raw, stop is not None and bool(stop(q)[0]))
 
-  def _round(self, context: Context) -> tuple[list[Outcome], list[Context]]:
-    """Outcomes of a round and, for each, the tokens that it accepted."""
-    outcomes, texts = [], []
+  def _round(self, context: Context) -> list[tuple[Outcome, Context, bool]]:
+    """Outcomes of a round, tokens accepted, whether drafts were rejected."""
+    outcomes = []
     for tokens, chance in self._proposals(context):
       contexts, parents = [context], self._drafts.parents[:len(tokens)]
       for node, up in enumerate(parents[1:], 1):
@@ -205,9 +218,10 @@ class _Process:
       for path, share, following in JUDGES[type(self._judge)](
           self._judge, draft):
         if chance * share > 0:
-          outcomes.append((path, chance * share, following))
-          texts.append(tuple(tokens[m] for m in path))
-    return outcomes, texts
+          tried = bool(draft.children(path[-1] if path else 0))
+          outcomes.append(((path, chance * share, following),
+                           tuple(tokens[m] for m in path), tried))
+    return outcomes
 
   def _proposals(self, context) -> Iterator[tuple[tuple[int, ...], float]]:
     """All token assignments of the tree and their probabilities."""
@@ -239,8 +253,7 @@ class _Process:
     """Law of the next tokens, over as many rounds as they take."""
     size = len(self.at(context).p)
     total = np.zeros((size,) * length)
-    outcomes, texts = self.round(context)
-    for (_, chance, following), text in zip(outcomes, texts):
+    for (_, chance, following), text, _ in self.round(context):
       if len(text) >= length:
         total[text[:length]] += chance
         continue

@@ -44,7 +44,10 @@ def refused(match, *, traced=False, **arguments):
     (targets.Choice((LOSSLESS, targets.Chow(9.))), 'alpha of Chow is 9.0'),
     (targets.Choice((LOSSLESS,) * 2, jnp.array([0, 1])), r'shape \(2,\)'),
     (targets.Choice((LOSSLESS,) * 2, .5), 'is 0.5; allowed: a whole number'),
-    (targets.Choice(()), 'no rules; allowed: one or more'),
+    (targets.Choice(()), 'no rules; allowed: a tuple of one or more'),
+    (targets.Choice(LOSSLESS), 'Choice of Lossless.*; allowed: a tuple'),
+    (targets.Chow([.1, .2]), 'alpha of Chow is a list; allowed: a number or'),
+    (targets.Chow(np.ones(60, bool)), 'alpha of Chow is an array of bool'),
     (targets.Choice((LOSSLESS, targets.Chow)), 'Chow is a class'),
     (targets.Chow('x'), "alpha of Chow is 'x'; allowed: a number of -1 to 1"),
     (targets.Chow(None), 'alpha of Chow is None'),
@@ -65,7 +68,8 @@ def test_targets(target, match):
     (Warp(jnp.ones(5)), 'temperature has shape'),
     (Warp('hot'), "temperature is 'hot'; allowed: a number"),
     (Warp(top_k=2.5), 'top_k is 2.5; allowed: a whole number'),
-    (Warp, 'Warp is a class')])
+    (Warp(top_k=jnp.full(60, 2.5)), 'top_k is an array of float32; allowed'),
+    (1., 'Got 1.0; allowed: a target, a warp'), (Warp, 'Warp is a class')])
 def test_warps(warp, match):
   refused(match, warp=warp)
 
@@ -106,7 +110,8 @@ def test_prompts(arguments, match):
 
 @pytest.mark.parametrize('make', [
     lambda: chain.Chain(LM, 0), lambda: chain.Chain(LM, -3),
-    lambda: ngram.NGram(0), lambda: chain.Chain(LM, 2.5)])
+    lambda: ngram.NGram(0), lambda: chain.Chain(LM, 2.5),
+    lambda: chain.Chain(LM, True)])
 def test_gamma_below_one(make):
   with pytest.raises(ValueError, match='1 or more. Use the Null drafter'):
     make()

@@ -100,6 +100,44 @@ def test_rejection_of_the_first_draft():
                                atol=1e-6)
 
 
+@pytest.mark.parametrize('judge', [
+    verify.Rejection(), verify.KSeq(), verify.Forced(.7)],
+                         ids=lambda x: type(x).__name__)
+def test_rejections_of_rounds_that_stop_early(judge):
+  """Of the first round of the real loop; what stopped has rejected nothing."""
+  stop, target, warp = chain.Below(.5), targets.Chow(.3), Warp(.9)
+  spec = decode.GenSpecSample(LM, chain.Chain(LM, 3, stop), 12, judge, eos=-1)
+  stats = jax.jit(lambda: spec.step(P, Q, target, warp, spec.init(
+      P, Q, prompt(ROWS), keys(ROWS)))[0])().stats
+  found = law(target, judge, exact.Drafts.chain(3, stop), warp, length=1)
+  reached = np.asarray(stats.histogram).sum(0)[::-1].cumsum()[::-1][:3]
+  share = np.asarray(stats.rejected).sum(0)[:3] / np.maximum(reached, 1)
+  spread = 5 * np.sqrt(.25 / np.maximum(reached, 1))
+  assert (np.abs(share - found.rejection) < spread).all()
+  assert (found.rejection < 1).all() and found.accepted[:-1].sum() > .1
+
+
+def test_nothing_is_rejected_where_nothing_is_drafted():
+  never = exact.Drafts.chain(2, chain.Below(1.))
+  np.testing.assert_array_equal(law(targets.Lossless(), drafts=never,
+                                    length=1).rejection, 0)
+
+
+@pytest.mark.parametrize('call,match', [
+    (lambda: law(targets.Chow(9.)), 'alpha of Chow is 9'),
+    (lambda: law(targets.Lossless(), warp=Warp(-1.)), 'temperature is -1'),
+    (lambda: law(targets.Lossless(), verify.Forced(1.2)), 'rate is 1.2'),
+    (lambda: law(targets.Chow(np.array([.1, .9]))), 'number of Chow has shape'),
+    (lambda: law(targets.Lossless(), length=0), 'length is 0'),
+    (lambda: law(targets.Lossless(), drafts=exact.Drafts((-1, 5))), 'tree'),
+    (lambda: exact.law(None, p, targets.Lossless(), Warp(), drafts=CHAIN),
+     'No q for .sampled. drafts'),
+    (lambda: law(targets.Lossless(), warp=Warp), 'Warp is a class')])
+def test_misuse_is_refused(call, match):
+  with pytest.raises(ValueError, match=match):
+    call()
+
+
 def test_bias_grows_from_zero_to_the_drafters():
   bias = [law(targets.Ensemble(alpha)).bias for alpha in (0., .3, .7, 1.)]
   assert bias[0] < 1e-6 and (np.diff(bias) > .01).all()

@@ -125,6 +125,11 @@ def forecast(rows: Sequence[results.Row], costs: costs_lib.Costs, *,
   """
   times = costs.times
   given = dict(verifier=times.verifier, drafter=times.drafter)
+  if acceptance not in ASSUMED or (acceptance == 'texts') != bool(texts):
+    has = 'with' if texts else 'without'
+    raise ValueError(f'acceptance {acceptance!r} {has} texts; allowed: '
+                     f'{", ".join(ASSUMED)}, the last with texts that a chain '
+                     'drafted.')
   if acceptance == 'texts':
     rows = [row for row in rows if row.key in texts]
   return [_forecast(row, times, given, acceptance, texts, max_gamma)

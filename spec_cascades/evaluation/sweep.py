@@ -159,6 +159,9 @@ class Run:
 
     ValueError if the sweep is not finished.
     """
+    if not (self.directory / JOURNAL).exists():
+      raise ValueError(f'No {JOURNAL} in {self.directory}; its texts are '
+                       'needed. Run the sweep there.')
     journal = journal_lib.Journal(self.directory / JOURNAL, self.configuration)
     try:
       if missing := self.missing(journal):

@@ -158,6 +158,7 @@ def _entropy(x: Prediction):
 
 
 def _times_tv(alpha, q: Prediction, p: Prediction):
-  """alpha TV(p~, q~); 0, not inf * 0, where the two agree."""
+  """alpha TV(p~, q~); an infinite alpha itself, also where TV rounds to 0."""
   tv = jnp.maximum(p.probs - q.probs, 0).sum(-1)
-  return jnp.where(tv > 0, alpha * jnp.where(tv > 0, tv, 1), 0)
+  endless = jnp.isinf(alpha)
+  return jnp.where(endless, alpha, jnp.where(endless, 0, alpha) * tv)

@@ -58,8 +58,9 @@ class Choice:
 
   def validate(self, batch: int | None = None) -> None:
     """Raises ValueError for no rules, a bad index or alpha; host only."""
-    if not self.rules:
-      raise ValueError('Choice of no rules; allowed: one or more.')
+    if not isinstance(self.rules, tuple) or not self.rules:
+      raise ValueError(f'Choice of {self.rules or "no rules"}; allowed: a '
+                       'tuple of one or more.')
     check.scalar('index of Choice', self.index)
     check.interval('index of Choice', self.index, 0, len(self.rules) - 1,
                    whole=True, hint='It counts the rules from 0.')

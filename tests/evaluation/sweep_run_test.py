@@ -174,5 +174,10 @@ def test_an_unfinished_sweep_predicts_nothing(done, tmp_path):
   run, _ = done
   other = sweep_lib.Run(dataclasses.replace(run.sweep,
                                             output_dir=str(tmp_path)))
+  with pytest.raises(ValueError, match='No examples.jsonl .* Run the sweep'):
+    other.acceptance(lambda keys, **_: keys)
+  assert not list(tmp_path.iterdir())
+  lines = (run.directory / sweep_lib.JOURNAL).read_text().splitlines(True)
+  (tmp_path / sweep_lib.JOURNAL).write_text(lines[0])
   with pytest.raises(ValueError, match='24 decodes .* are missing; finish it'):
     other.acceptance(lambda keys, **_: keys)
