@@ -56,9 +56,9 @@ def gamma(length: Any) -> None:
   """Refuses a draft of fewer than one token."""
   whole = isinstance(length, (int, np.integer)) and type(length) is not bool
   if not whole or length < 1:
-    raise ValueError(f'A draft length (gamma) of {length}; allowed: a whole '
-                     'number, 1 or more. Use the Null drafter to decode '
-                     'without drafts.')
+    raise ValueError(f'A draft length (gamma) of {length}; allowed: 1 or more'
+                     f'{"" if whole else ", a whole number"}. Use the Null '
+                     'drafter to decode without drafts.')
 
 
 def tree(parents: tuple[int, ...]) -> None:
