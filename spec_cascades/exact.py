@@ -13,20 +13,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 import dataclasses
 import functools
-import itertools
 from typing import Any
 
 import jax
 import numpy as np
 
 from spec_cascades import check
+from spec_cascades import judges
 from spec_cascades import types
 from spec_cascades import verify
 
 Context = tuple[int, ...]
 Model = Callable[[Context], np.ndarray]
-# Nodes accepted, in order; the probability of it; the law of the next token.
-Outcome = tuple[list[int], float, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,8 +122,8 @@ def law(q: Model | None, p: Model, target: Any, warp: Any, *, drafts: Drafts,
   check.instance(warp)
   check.interval('length', length, 1, 1e6, whole=True)
   check.told_apart(target, warp)
-  if type(judge) not in JUDGES:
-    known = ', '.join(kind.__name__ for kind in JUDGES)
+  if type(judge) not in judges.JUDGES:
+    known = ', '.join(kind.__name__ for kind in judges.JUDGES)
     raise ValueError(f'No exact law for {type(judge).__name__}; allowed: '
                      f'{known}.')
   for part in (target, warp, judge):
@@ -157,34 +155,6 @@ def law(q: Model | None, p: Model, target: Any, warp: Any, *, drafts: Drafts,
              length), _product(own('p'), context, length), accepted, rejection)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Laws:
-  """Laws after a context, each [V]; told apart by which object they are."""
-  q: np.ndarray
-  p: np.ndarray
-  pi: np.ndarray
-  q_logits: np.ndarray
-  p_logits: np.ndarray
-  stops: bool = False
-
-
-@dataclasses.dataclass(frozen=True)
-class _Judged:
-  """A draft as a verifier sees it: one `_Laws` a node."""
-  tokens: tuple[int, ...]
-  parents: tuple[int, ...]
-  laws: tuple[_Laws, ...]
-  law: str
-
-  def children(self, node: int) -> list[int]:
-    return [m for m, up in enumerate(self.parents) if up == node]
-
-  @property
-  def depth(self) -> int:
-    """Of the deepest node."""
-    return max(types.depths(self.parents))
-
-
 class _Process:
   """Decoding after a context, remembered by context."""
 
@@ -195,27 +165,29 @@ class _Process:
     self.round = functools.lru_cache(maxsize=None)(self._round)
     self.joint = functools.lru_cache(maxsize=None)(self._joint)
 
-  def _at(self, context: Context) -> _Laws:
+  def _at(self, context: Context) -> judges.Laws:
     logits = [None if m is None else np.asarray(m(context), np.float32)
               for m in self._models]
     q, p, pi = self._fuse(*logits)
-    wide = lambda x: _normal(np.asarray(x, np.float64)[0])
+    wide = lambda x: judges.normal(np.asarray(x, np.float64)[0])
     none = np.zeros(len(logits[1]))
     raw = [none if x is None else x.astype(np.float64) for x in logits]
     stop = self._drafts.stop
-    return _Laws(none if q is None else wide(q.probs), wide(p.probs), wide(pi),
-                 *raw, stop is not None and bool(stop(q)[0]))
+    return judges.Laws(
+        none if q is None else wide(q.probs), wide(p.probs), wide(pi), *raw,
+        stop is not None and bool(stop(q)[0]))
 
-  def _round(self, context: Context) -> list[tuple[Outcome, Context, bool]]:
+  def _round(
+      self, context: Context) -> list[tuple[judges.Outcome, Context, bool]]:
     """Outcomes of a round, tokens accepted, whether drafts were rejected."""
     outcomes = []
     for tokens, chance in self._proposals(context):
       contexts, parents = [context], self._drafts.parents[:len(tokens)]
       for node, up in enumerate(parents[1:], 1):
         contexts.append(contexts[up] + (tokens[node],))
-      draft = _Judged(tokens, parents, tuple(map(self.at, contexts)),
-                      self._drafts.law)
-      for path, share, following in JUDGES[type(self._judge)](
+      draft = judges.Judged(
+          tokens, parents, tuple(map(self.at, contexts)), self._drafts.law)
+      for path, share, following in judges.JUDGES[type(self._judge)](
           self._judge, draft):
         if chance * share > 0:
           tried = bool(draft.children(path[-1] if path else 0))
@@ -282,155 +254,12 @@ def _product(law_of, context, length):
                    for v in range(len(here))])
 
 
-def _normal(x):
-  return x / x.sum()
-
-
-def _proposal(here: _Laws, taken) -> np.ndarray:
+def _proposal(here: judges.Laws, taken) -> np.ndarray:
   """Law of the next sibling, given those that were drawn."""
   rest = here.q.copy()
   rest[list(taken)] = 0
   if rest.sum() > 0:
-    return _normal(rest)
+    return judges.normal(rest)
   logits = here.q_logits.copy()
   logits[list(taken)] = -np.inf
   return np.eye(len(rest))[logits.argmax()]
-
-
-def _residual(pi, taken):
-  rest = np.maximum(pi - taken, 0)
-  return _normal(rest) if rest.sum() > 1e-12 else pi
-
-
-def _rejection(judge, draft: _Judged) -> Iterator[Outcome]:
-  """Token by token; children of a node in turn."""
-  del judge
-
-  def descend(node, path, chance):
-    left, rest = draft.laws[node].pi, draft.laws[node].q
-    for m in draft.children(node):
-      token = draft.tokens[m]
-      exhausted = draft.law == 'deterministic' or rest.sum() == 0
-      own = np.eye(len(left))[token] if exhausted else rest
-      accept = min(1., left[token] / own[token]) if own[token] > 0 else float(
-          left[token] > 0)
-      yield from descend(m, path + [m], chance * accept)
-      chance, left = chance * (1 - accept), _residual(left, own)
-      if draft.law == 'distinct':
-        rest = np.where(np.arange(len(rest)) == token, 0, rest)
-        rest = _normal(rest) if rest.sum() > 0 else rest
-    yield path, chance, left
-
-  yield from descend(0, [], 1.)
-
-
-def _block(judge, draft: _Judged) -> Iterator[Outcome]:
-  """Block verification: the longest prefix whose own coin falls right."""
-  del judge
-  gamma, weight = draft.depth, [1.]
-  for j in range(gamma):
-    here, token = draft.laws[j], draft.tokens[j + 1]
-    weight.append(min(1., weight[-1] * here.pi[token] / here.q[token]))
-  excess = [np.maximum(w * x.pi - x.q, 0) for w, x in zip(weight, draft.laws)]
-  mass = [x.sum() for x in excess]
-  h = [1.] + [m / (m + 1 - w) if m > 0 else 0.
-              for m, w in zip(mass[1:gamma], weight[1:gamma])] + [weight[gamma]]
-  for j in range(gamma + 1):
-    chance = h[j] * np.prod([1 - x for x in h[j + 1:]])
-    if chance == 0:
-      continue
-    last = draft.laws[j].pi
-    following = last if j == gamma else _residual(
-        weight[j] * last, draft.laws[j].q)
-    yield list(range(1, j + 1)), chance, _normal(following)
-
-
-def _k_seq(judge, draft: _Judged) -> Iterator[Outcome]:
-  """k-SEQ at every node, for as many children as it has."""
-  del judge
-
-  def descend(node, path, chance):
-    here, below = draft.laws[node], draft.children(node)
-    if not below:
-      yield path, chance, here.pi
-      return
-    k = len(below)
-    rho = _selection(here, k)
-    kept = np.minimum(here.q, here.pi / rho)
-    for m in below:
-      token = draft.tokens[m]
-      accept = min(1., here.pi[token] / (rho * here.q[token]))
-      yield from descend(m, path + [m], chance * accept)
-      chance *= 1 - accept
-    b = kept.sum()
-    share = (1 - (1 - b)**k) / b if b > 0 else 0.
-    yield path, chance, _residual(here.pi, kept * share)
-
-  yield from descend(0, [], 1.)
-
-
-@functools.lru_cache(maxsize=1024)
-def _selection(here: _Laws, k: int) -> float:
-  """rho of k-SEQ: 1 - (1 - b)^k = rho b, b = sum min(q, pi / rho)."""
-  low, high = 1., float(k)
-  for _ in range(100):
-    rho = (low + high) / 2
-    b = np.minimum(here.q, here.pi / rho).sum()
-    low, high = (rho, high) if 1 - (1 - b)**k > rho * b else (low, rho)
-  return high
-
-
-def _typical(judge, draft: _Judged) -> Iterator[Outcome]:
-  """The deepest path of plausible tokens, the first of several."""
-  best = []
-  for node in range(1, len(draft.parents)):
-    path = []
-    while node > 0:
-      path.insert(0, node)
-      node = draft.parents[node]
-    if len(path) > len(best) and all(
-        _plausible(judge, draft.laws[draft.parents[m]].p, draft.tokens[m])
-        for m in path):
-      best = path
-  yield best, 1., draft.laws[best[-1] if best else 0].p
-
-
-def _plausible(judge, p, token):
-  logs = np.log(np.where(p > 0, p, 1))
-  return p[token] > min(judge.epsilon, judge.delta * np.exp((p * logs).sum()))
-
-
-def _stands(judge, logits, token):
-  """The tests of `TopB` and `Rollback`."""
-  if isinstance(judge, verify.TopB):
-    return ((logits > logits[token]).sum() < judge.b
-            and logits.max() - logits[token] <= judge.tau)
-  peak = logits.max()
-  log_z = peak + np.log(np.exp(logits - peak).sum())
-  return log_z - logits[token] <= judge.threshold
-
-
-def _greedy(judge, draft: _Judged) -> Iterator[Outcome]:
-  """Drafts that stand, then the verifier's best token."""
-  path = list(itertools.takewhile(
-      lambda m: _stands(judge, draft.laws[m - 1].p_logits, draft.tokens[m]),
-      range(1, len(draft.parents))))
-  logits = draft.laws[len(path)].p_logits
-  yield path, 1., np.eye(len(logits))[logits.argmax()]
-
-
-def _forced(judge, draft: _Judged) -> Iterator[Outcome]:
-  """Accepts with a fixed probability."""
-  gamma, rate = draft.depth, float(judge.rate)
-  for j in range(gamma + 1):
-    here = draft.laws[j]
-    own = (np.eye(len(here.pi))[draft.tokens[j + 1]]
-           if draft.law == 'deterministic' and j < gamma else here.q)
-    following = here.pi if j == gamma else _residual(here.pi, own)
-    yield (list(range(1, j + 1)), rate**j * (1 - rate if j < gamma else 1),
-           following)
-
-
-JUDGES = {verify.Rejection: _rejection, verify.Block: _block,
-          verify.KSeq: _k_seq, verify.Typical: _typical, verify.TopB: _greedy,
-          verify.Rollback: _greedy, verify.Forced: _forced}

@@ -4,18 +4,20 @@ import numpy as np
 import pytest
 
 from spec_cascades import decode, targets
-from spec_cascades.drafters import chain, ngram
+from spec_cascades.drafters import chain, ngram, null
 from spec_cascades.warp import Warp
 from tests.common import (
     CASES as ALLOWED, LEVEL, LM, P, Q, ROWS, SHARP, joint, keys, law_test,
     p_value, prompt, tally)
-from tests.lawcases import CHAIN, FAST, LOSSLESS, SLOW
+from tests.lawcases import CHAIN, FAST, LOSSLESS, SLOW, lenient_law
 
 STOP = chain.Chain(LM, 3, chain.Below(.6))
 
 
 def follows(case):
+  drafts = not isinstance(case.drafter, null.Null)
   assert law_test(case.drafter, case.verifier, case.target, case.warp,
+                  lenient=lenient_law(case) if drafts else None,
                   tables=SHARP, runs=case.runs) > LEVEL
 
 
@@ -60,4 +62,4 @@ def test_batch_of_one_follows_the_joint(drafter, params):
 
 
 def test_the_level_allows_for_every_case():
-  assert len(FAST) + len(SLOW) + 30 <= ALLOWED   # those of other files too
+  assert 2 * len(FAST + SLOW) + 50 <= ALLOWED    # those of other files too

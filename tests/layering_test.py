@@ -16,6 +16,7 @@ ORDER = '''
   check
   cache warp
   targets verify
+  judges
   api exact sampler stats theory
   models
   drafters

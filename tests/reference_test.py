@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from spec_cascades import exact, types, verify, warp
+from spec_cascades import judges, types, verify, warp
 from tests import reference
 from tests.reference import KINDS
 
@@ -161,10 +161,10 @@ def test_exact_outcomes_are_those_of_the_reference(
   del stops
   for case in cases(24, parents, law, False, seed=1):
     with np.errstate(divide='ignore'):
-      here = tuple(exact._Laws(q, pi, pi, np.log(q), np.log(pi))
+      here = tuple(judges.Laws(q, pi, pi, np.log(q), np.log(pi))
                    for q, pi in zip(case.q, case.pi))
-    draft = exact._Judged(tuple(case.tokens.tolist()), parents, here, law)
-    got = by_path(exact.JUDGES[type(judge)](judge, draft))
+    draft = judges.Judged(tuple(case.tokens.tolist()), parents, here, law)
+    got = by_path(judges.JUDGES[type(judge)](judge, draft))
     want = by_path(reference.outcomes(lambda c=case: program(c, judge)))
     np.testing.assert_allclose(sum(want.values()).sum(), 1, atol=1e-6)
     for path in {*got, *want}:

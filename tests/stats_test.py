@@ -7,7 +7,7 @@ import pytest
 from spec_cascades import decode, exact, stats, targets, verify
 from spec_cascades.drafters.chain import Chain
 from spec_cascades.warp import Warp
-from tests.common import LM, P, PREFIX, Q, keys, prompt
+from tests.common import LEVEL, LM, P, PREFIX, Q, keys, p_value, prompt
 
 ROWS = 2**15
 
@@ -23,17 +23,17 @@ def one_round(target, length, verifier=verify.Rejection()):
 @pytest.mark.parametrize('target', [targets.Lossless(), targets.Chow(.4)],
                          ids=['Lossless', 'Chow'])
 def test_rates_by_depth_are_the_exact_ones(target):
-  """Within 5 standard deviations; a shift by one depth is 20 and more."""
+  """A shift by one depth is seen."""
   found = one_round(target, 12)
   q, p = (lambda context, t=t: np.asarray(t)[context[-2], context[-1]]
           for t in (Q, P))
   law = exact.law(q, p, target, Warp(), drafts=exact.Drafts.chain(3),
                   context=PREFIX, length=1)
   accepted, judged = (x.sum(0) for x in stats.acceptance(found))
-  rates, want = accepted / judged, 1 - law.rejection
-  sigma = np.sqrt(want * (1 - want) / judged)
-  assert (np.abs(rates - want) < 5 * sigma + 1e-9).all()
-  assert (np.abs(np.roll(rates, 1) - want) > 20 * sigma).any()
+  fits = lambda n, of, share: p_value(
+      np.array([n, of - n]), np.array([1 - share, share])) > LEVEL
+  assert all(map(fits, accepted, judged, law.rejection))
+  assert not all(map(fits, accepted, judged, np.roll(law.rejection, 1)))
   tokens, calls = stats.block_efficiency(found)
   assert tokens.sum() / calls.sum() == pytest.approx(
       law.tokens_per_round, abs=.03)

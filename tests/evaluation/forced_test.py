@@ -67,7 +67,8 @@ def test_sampled_rounds_are_counted_in_the_mean(target, warp):
   rates = forced.acceptance(pair, [PREFIX] * rows, texts, target, warp)
   rounds = np.asarray(state.stats.rounds)
   off = theory.expected_rounds(rates, 2) - rounds
-  assert abs(off.mean()) < 4 * off.std() / rows**.5
+  # Past 6 standard deviations: once in 5e8.
+  assert abs(off.mean()) < 6 * off.std() / rows**.5
   assert off.std() > .1
 
 
