@@ -163,6 +163,15 @@ def instance(part: Any) -> None:
                      'a drafter of spec_cascades.')
 
 
+def scalars(*parts: Any) -> None:
+  """Refuses parts with numbers outside their domains, or one for each row."""
+  for part in parts:
+    instance(part)
+    part.validate()
+    for number in jax.tree.leaves(part):
+      scalar(f'A number of {type(part).__name__}', number)
+
+
 def told_apart(*trees: Any) -> None:
   """Refuses `flax.struct` dataclasses, which `jax.jit` may take for others."""
   def walk(structure):

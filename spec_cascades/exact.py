@@ -119,17 +119,13 @@ def law(q: Model | None, p: Model, target: Any, warp: Any, *, drafts: Drafts,
       `spec_cascades.struct`.
   """
   check.target(target)
-  check.instance(warp)
   check.interval('length', length, 1, 1e6, whole=True)
   check.told_apart(target, warp)
   if type(judge) not in judges.JUDGES:
     known = ', '.join(kind.__name__ for kind in judges.JUDGES)
     raise ValueError(f'No exact law for {type(judge).__name__}; allowed: '
                      f'{known}.')
-  for part in (target, warp, judge):
-    part.validate()
-    for number in jax.tree.leaves(part):
-      check.scalar(f'A number of {type(part).__name__}', number)
+  check.scalars(target, warp, judge)
   check.tree(drafts.parents)
   if q is None and (drafts.law != 'deterministic' or target.uses_q):
     raise ValueError(f'No q for {drafts.law!r} drafts and '

@@ -92,7 +92,7 @@ def biased_rules(drafter):
 
 
 # Batches of a group, where one does not show a lenience of 2 %.
-RUNS = {('ngram', 'reject'): 6, ('chain', 'block'): 2, ('iid', 'k_seq'): 2}
+RUNS = {('ngram', 'reject'): 7, ('chain', 'block'): 2, ('iid', 'k_seq'): 2}
 GROUPS = [(d, v, r) for d, v in PAIRS for r in rules_of(d)]
 BIASED_GROUPS = [(d, v, r) for d, v in BIASED_PAIRS for r in biased_rules(d)]
 
@@ -281,9 +281,9 @@ def test_the_product_has_every_rule_drafter_and_verifier():
 @pytest.mark.parametrize(
     'pair', [pair for pair in PAIRS if pair[0] != 'null'], ids='-'.join)
 def test_rows_of_a_group_see_a_lenience_of_two_percent(pair):
-  """For one rule; every group asserts its own."""
-  laws, kind = ended(joints('Lossless')), ended(
-      lenient_joints(*pair, 'Lossless'))
+  """For the rule that hides it best; every group asserts its own."""
+  rule = 'TruncatedTopP' if pair[0] == 'ngram' else 'OPTLog'
+  laws, kind = ended(joints(rule)), ended(lenient_joints(*pair, rule))
   np.testing.assert_allclose(kind.sum((1, 2, 3)), 1, atol=1e-6)
   assert lenience_power(laws, kind, RUNS.get(pair, 1) * PER_CELL,
                         PRODUCT_LEVEL) > .999

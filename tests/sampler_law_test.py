@@ -24,7 +24,8 @@ Q = np.array([[[.53, .24, .23], [.3, .3, .4], [.2, .2, .6]],
 def exact(n, with_q, kind=1.):
   """Joint of what a row with n drafts x_j ~ Q emits; index 0 is padding.
 
-  kind: Factor of acceptance probabilities. Written from the formulas, in float64, and sharing nothing with the sampler.
+  kind: Factor of acceptance probabilities. Written from the formulas, in
+  float64, and sharing nothing with the sampler.
   """
   law = np.zeros((SIZE + 1,) * (WIDTH + 1))
   emit = lambda tokens: tuple(

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from spec_cascades import check
 from spec_cascades import types
 from spec_cascades.evaluation import pairs
 from spec_cascades.evaluation import text
@@ -39,12 +40,19 @@ def acceptance(pair: pairs.Pair, inputs: Sequence[Sequence[int]],
     warp: The sampling transform that it used.
 
   Raises:
-    ValueError: Texts and inputs that don't match, or no drafter.
+    ValueError: Texts and inputs that don't match, or no drafter; tokens outside
+      the vocabulary; numbers outside their domains, or one for each text.
   """
   if pair.drafter is None or len(inputs) != len(texts):
     raise ValueError(f'{len(inputs)} inputs and {len(texts)} texts with the '
                      f'drafter {pair.drafter}; allowed: a text for each input, '
                      'and a model that drafts.')
+  check.target(target)
+  check.scalars(target, warp)
+  for new in texts:
+    if len(new):
+      check.interval('Token of texts', np.asarray(new), 0,
+                     pair.verifier.lm.vocab_size - 1, whole=True)
   out = []
   for at in range(0, len(texts), ROWS):
     some = slice(at, at + ROWS)
@@ -57,6 +65,8 @@ def _pass(pair, inputs, texts, target, warp):
   count, empty = len(texts), ROWS - len(texts)
   inputs, texts = inputs + [inputs[0]] * empty, texts + [[]] * empty
   prompt = pair.prompt(inputs, _up(max(map(len, inputs))))
+  check.prompt_rows(prompt, prompt.prefix.shape[1] + 1,
+                    pair.verifier.lm.vocab_size)
   starts = np.asarray(prompt.prefix_lengths)
   rows = [[*row[:start], *new] for row, start, new in zip(
       np.asarray(prompt.prefix).tolist(), starts, texts)]

@@ -14,6 +14,8 @@ from spec_cascades.warp import Warp
 from tests import tinypair
 from tests.common import LM, P, PREFIX, Q, keys, prompt
 
+LOSSLESS, GREEDY = targets.Lossless(), Warp(jnp.float32(0.))
+TABLE = python_types.SimpleNamespace(lm=LM, params=P)
 WORDS = [[5, 9, 7, 1], [8, 1], [6, 5, 4, 11, 30, 1], [7, 7, 7, 1], [9, 1]]
 
 
@@ -57,10 +59,9 @@ def test_greedy_rounds_are_counted_exactly(tiny, target):
     ids=['lossless', 'opt'])
 def test_sampled_rounds_are_counted_in_the_mean(target, warp):
   """4,096 texts of the Table model, whose prompts are of one length."""
-  rows, model = 4096, lambda params: python_types.SimpleNamespace(
-      lm=LM, params=params)
+  rows, drafter = 4096, python_types.SimpleNamespace(lm=LM, params=Q)
   pair = python_types.SimpleNamespace(
-      verifier=model(P), drafter=model(Q), prompt=text.prefix_prompt)
+      verifier=TABLE, drafter=drafter, prompt=text.prefix_prompt)
   spec = decode.GenSpecSample(LM, chain.Chain(LM, 2), 11, eos=-1)
   state = spec(P, Q, prompt(rows), keys(rows), target, warp)
   texts = np.asarray(state.tokens)[:, 3:].tolist()
@@ -78,6 +79,24 @@ def test_texts_that_no_rule_wrote_are_never_accepted(tiny):
   assert rates.shape == (3,) and rates[-1] == 0
 
 
-def test_bad_input(tiny):
-  with pytest.raises(ValueError, match='5 inputs and 1 texts'):
-    forced.acceptance(tiny, WORDS, [[1]], targets.Lossless(), Warp(0.))
+@pytest.mark.parametrize('inputs,texts,target,warp,match', [
+    (WORDS, [[1]], LOSSLESS, GREEDY, '5 inputs and 1 texts'),
+    (WORDS[:1], [[1, 999]], LOSSLESS, GREEDY, 'Token of texts is 999 in row 1'),
+    (WORDS[:1], [[.5]], LOSSLESS, GREEDY, 'an array of float64; allowed: a w'),
+    ([[5, 999]], [[1]], LOSSLESS, GREEDY, 'Token of inputs is 999'),
+    ([[]], [[1]], LOSSLESS, GREEDY, 'Give each row a text'),
+    (WORDS[:1], [[1]], targets.Chow(9.), GREEDY, 'alpha of Chow is 9'),
+    (WORDS[:1], [[1]], LOSSLESS, Warp(-1.), 'temperature is -1'),
+    (WORDS[:2], [[1], [1]], LOSSLESS, Warp(np.ones(2)), 'Warp has shape'),
+    (WORDS[:1], [[1]], targets.Chow, GREEDY, 'Chow is a class')])
+def test_bad_input(tiny, inputs, texts, target, warp, match):
+  with pytest.raises(ValueError, match=match) as error:
+    forced.acceptance(tiny, inputs, texts, target, warp)
+  assert '\n' not in str(error.value)
+
+
+def test_a_model_that_continues_needs_a_token():
+  pair = python_types.SimpleNamespace(
+      verifier=TABLE, drafter=TABLE, prompt=text.prefix_prompt)
+  with pytest.raises(ValueError, match='prefix_lengths is 0 in row 0'):
+    forced.acceptance(pair, [[]], [[1]], LOSSLESS, GREEDY)
