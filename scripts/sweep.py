@@ -3,7 +3,8 @@
 Examples:
   python scripts/sweep.py --gin_file=gin/sweeps/quickstart.gin
   python scripts/sweep.py --config=configs/gammas.py
-The same command goes on where a sweep was stopped.
+The same command goes on where a sweep was stopped; given twice at a time, or on
+several machines of a kind that share OUTPUT_DIR, it shares the work.
 """
 from __future__ import annotations
 
@@ -37,8 +38,10 @@ def main(args: Sequence[str]) -> None:
   if len({run.directory for run in runs}) < len(runs):
     raise ValueError('Two sweeps of --config would share one OUTPUT_DIR; leave '
                      'it out: each has its own.')
-  for run in runs:
-    measure(run)
+  failures = [line for run in runs for line in measure(run)]
+  if failures:
+    raise ValueError(f'{len(failures)} points failed; the first is '
+                     f'{failures[0]} The same command tries them again.')
 
 
 def several(path: pathlib.Path) -> list[tuple[Sequence[str], list[str]]]:
@@ -72,8 +75,11 @@ def checked(files: Sequence[str], bindings: Sequence[str]) -> Any:
   return sweep.Run(_cli.call(sweep.Sweep))
 
 
-def measure(run: Any) -> None:
-  """Runs a sweep, shows its progress, and writes its report."""
+def measure(run: Any) -> list[str]:
+  """Runs a sweep, shows its progress, and writes its report.
+
+  Returns a line for each point that failed.
+  """
   import tqdm  # pylint: disable=g-import-not-at-top
   from spec_cascades.evaluation import report  # pylint: disable=g-import-not-at-top
   from spec_cascades.evaluation import sweep  # pylint: disable=g-import-not-at-top
@@ -85,6 +91,7 @@ def measure(run: Any) -> None:
   print(report.write(run.directory, done))
   for name in (sweep.RESULTS, report.PICTURE, report.PAGE):
     print(run.directory / name)
+  return done.failures
 
 
 if __name__ == '__main__':

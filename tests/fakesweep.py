@@ -76,9 +76,9 @@ def make(limit=None, curves=CURVES):
   examples = examples_lib.read(limit=limit)
   words = Words([x.reference for x in examples])
   rng, grid = np.random.default_rng(0), points(curves)
-  records = {(key, x.index): record(key, point, x, words, rng)
+  records = {(key, x.index, 0): record(key, point, x, words, rng)
              for key, point in grid.items() for x in examples}
   figures = summary.Figures(grid, examples, words.decode, COMMON['seed'])
-  return summary.summarise(grid, figures, examples, records, COMMON,
+  return summary.summarise(figures, records, COMMON,
                            {key: COST for key in grid},
                            summary.Compilations(4, 21.0, 0))

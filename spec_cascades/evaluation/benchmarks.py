@@ -179,21 +179,21 @@ def lossless_pair(gamma: int, runs: int, *, pair: pairs.Pair | None = None,
   grid = [p for p in points.expand([curve], gamma=gamma)
           if p.model == points.VERIFIER]
   widths = sorted({-(-len(row) // 24) * 24 for row in rows})
-  prompts = programs.prompts(
+  prompts = programs.Prompts(
       rows, [programs.Bucket(width, 72) for width in widths], seed=0)
   made = programs.Programs(pair, [curve])
-  for first in {bucket: (bucket, *rest)
-                for bucket, *rest in reversed(prompts)}.values():
+  for first in {prompts.buckets[i]: prompts(i)
+                for i in reversed(range(len(rows)))}.values():
     for point in grid:
       made.compile(point, *first)
   seconds = [[0.0] * runs for _ in grid]
   outputs = [[] for _ in grid]
   for run in range(runs):
     for example, i in timing.interleaved(len(rows), len(grid), seed=run):
-      took, state = timing.timed(made.call, grid[i], *prompts[example])
+      took, state = timing.timed(made.call, grid[i], *prompts(example))
       seconds[i][run] += took
       if run == 0:
-        outputs[i].append(programs.stats_of(state))
+        outputs[i] += programs.outputs_of(state)
   spread = lambda s: Spread(statistics.median(s), min(s), max(s))
   ratios = [a / b for a, b in zip(*seconds)]
   return Lossless([x[0] for x in outputs[0]], [x[0] for x in outputs[1]],

@@ -1,6 +1,9 @@
 """The journal of a sweep: appended as it runs, read when it resumes."""
 from __future__ import annotations
 
+import collections
+import contextlib
+import datetime
 import fcntl
 import json
 import os
@@ -27,52 +30,76 @@ def check_rows(path: pathlib.Path, configuration: dict[str, Any]) -> None:
 
 
 class Journal:
-  """Records by (point key, example), kept in a file that only grows.
+  """Records by (point key, example, trial), in a file that only grows.
 
-  A line that a kill cut short is dropped when the file is opened again. One
-  process at a time: the file is locked while it is open.
+  `counts` says how many records there are of each point.
+
+  Several processes may append to one journal: the file is locked while one of
+  them writes a line, and a line that a kill cut short is dropped.
   """
 
   def __init__(self, path: pathlib.Path, configuration: dict[str, Any]):
     """Opens or creates a journal; raises ValueError if it is not ours."""
+    self.records: dict[tuple[str, int, int], results.Record] = {}
+    self.counts: collections.Counter[str] = collections.Counter()
+    self.notes: list[dict[str, Any]] = []
     path.parent.mkdir(parents=True, exist_ok=True)
-    self._file = open(path, 'a+b', buffering=0)
-    try:
-      fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-      raise ValueError(f'Another process is writing {path}; wait for it or '
-                       'choose another OUTPUT_DIR.') from None
-    self._file.seek(0)
-    content = self._file.read()
-    lines, kept = _parse(path, content, configuration)
-    if kept < len(content):
-      self._file.truncate(kept)
-    if not kept:
-      self._append(header(configuration))
-    self.records = {(r.key, r.example): r for r in lines
-                    if isinstance(r, results.Record)}
-    self.notes = [r for r in lines if isinstance(r, dict)]
+    self._path, self._configuration = path, configuration
+    self._file, self._read = open(path, 'a+b', buffering=0), 0
+    with self.locked():
+      if not self._read:
+        self._append(header(configuration))
 
-  def add(self, record: results.Record) -> None:
-    """Appends a record; it is in the file when this returns."""
-    self.records[record.key, record.example] = record
-    self._write(results.to_json(record))
+  def add(self, *records: results.Record) -> None:
+    """Appends records; they are in the file when this returns."""
+    with self.locked():
+      self._file.write(b''.join(
+          results.to_json(r).encode() + b'\n' for r in records))
+      self._refresh()
 
   def note(self, kind: str, **content: Any) -> None:
-    """Appends something else that is worth keeping, such as a compilation."""
-    self.notes.append(dict(kind=kind, **content))
-    self._append(self.notes[-1])
+    """Appends something else that is worth keeping, and the time."""
+    now = datetime.datetime.now(datetime.timezone.utc)
+    with self.locked():
+      self._append(dict(kind=kind, **content,
+                        at=now.isoformat(timespec='seconds')))
+      self._refresh()
+
+  @contextlib.contextmanager
+  def locked(self):
+    """Nobody else writes meanwhile; begins with what others have written."""
+    fcntl.flock(self._file, fcntl.LOCK_EX)
+    try:
+      self._refresh()
+      yield
+    finally:
+      fcntl.flock(self._file, fcntl.LOCK_UN)
 
   def close(self) -> None:
-    """Gives up the lock."""
+    """Flushes to the disk."""
     os.fsync(self._file.fileno())
     self._file.close()
 
-  def _append(self, content: dict[str, Any]) -> None:
-    self._write(json.dumps(content, ensure_ascii=False))
+  def _refresh(self) -> None:
+    """Reads what is new; no other process is in the middle of a line."""
+    self._file.seek(self._read)
+    content = self._file.read()
+    if not content:
+      return
+    lines, kept = _parse(self._path, content, self._configuration, self._read)
+    if kept < len(content):
+      self._file.truncate(self._read + kept)
+    self._read += kept
+    for line in lines:
+      if isinstance(line, results.Record):
+        self.counts[line.key] += (
+            line.key, line.example, line.trial) not in self.records
+        self.records[line.key, line.example, line.trial] = line
+      else:
+        self.notes.append(line)
 
-  def _write(self, line: str) -> None:
-    self._file.write(line.encode() + b'\n')
+  def _append(self, content: dict[str, Any]) -> None:
+    self._file.write(json.dumps(content, ensure_ascii=False).encode() + b'\n')
 
 
 def header(configuration: dict[str, Any]) -> dict[str, Any]:
@@ -82,23 +109,28 @@ def header(configuration: dict[str, Any]) -> dict[str, Any]:
               configuration=configuration)
 
 
-def _parse(path, content: bytes, configuration):
-  """Lines after the header, and the length of the part that is complete."""
+def _parse(path, content: bytes, configuration, start: int = 0):
+  """Lines from `start` on, and the length of the part that is complete.
+
+  The header is the file's first line, checked and not among them.
+  """
   kept = content.rfind(b'\n') + 1
   first = json.dumps(header(configuration), ensure_ascii=False).encode()
   if not kept:
-    if not first.startswith(content):
+    if not start and not first.startswith(content):
       raise ValueError(_foreign(path, 'it is not a journal of a sweep'))
     return [], 0
-  top, *rest = content[:kept - 1].decode('utf-8', 'replace').split('\n')
-  _check_header(path, top, configuration)
+  rest = content[:kept - 1].decode('utf-8', 'replace').split('\n')
+  if not start:
+    _check_header(path, rest.pop(0), configuration)
   lines = []
-  for i, line in enumerate(rest, 2):
+  for i, line in enumerate(rest, 1 + (not start)):
     try:
       entry = json.loads(line)
       lines.append(results.Record(**entry) if entry['kind'] == 'example'
                    else entry)
     except (ValueError, TypeError, KeyError):
+      i += path.read_bytes()[:start].count(b'\n')
       raise ValueError(f'{path}, line {i} is damaged; restore the file or '
                        'choose another OUTPUT_DIR.') from None
   return lines, kept

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import Any, Callable, Sequence
 
 from spec_cascades import targets
@@ -21,15 +22,17 @@ class Curve:
     temperatures: Each alpha is run at each; 0 is greedy.
     drafter: A name in `rules.DRAFTERS`.
     name: What the plot calls it; the rule's name if empty.
+    gammas: Draft lengths, each a line of its own; empty: the sweep's.
   """
   rule: Callable[..., Any]
   alphas: tuple[float, ...] = ()
   temperatures: tuple[float, ...] = (1.0, 0.0)
   drafter: str = 'chain'
   name: str = ''
+  gammas: tuple[int, ...] = ()
 
   def __post_init__(self):
-    for name in ('alphas', 'temperatures'):
+    for name in ('alphas', 'temperatures', 'gammas'):
       given = getattr(self, name)
       if not (isinstance(given, (tuple, list))
               and all(isinstance(x, (int, float)) for x in given)):
@@ -71,16 +74,18 @@ def expand(curves: Sequence[Curve], *, gamma: int, top_p: float = 1.0,
                   **warp)
             for heat in heats or {1.0: None} for model in alone]
   for curve in curves:
-    drafter, length = rules.drafting(curve.rule, curve.drafter, gamma)
-    name = curve.name or method_name(curve.rule)
     for heat in curve.temperatures:
       rules.check_heat(curve.rule, heat)
-      for alpha in curve.alphas or (None,):
-        rules.check_alpha(curve.rule, alpha)
-        points.append(Point(
-            name, rules.label(curve.rule),
-            None if alpha is None else float(alpha), float(heat), gamma=length,
-            drafter=drafter, **warp))
+    for alpha in curve.alphas or (None,):
+      rules.check_alpha(curve.rule, alpha)
+    for own, heat, alpha in itertools.product(
+        curve.gammas or (gamma,), curve.temperatures, curve.alphas or (None,)):
+      drafter, length = rules.drafting(curve.rule, curve.drafter, own)
+      name = curve.name or method_name(curve.rule)
+      points.append(Point(
+          f'{name}, gamma {own}' if len(curve.gammas) > 1 else name,
+          rules.label(curve.rule), None if alpha is None else float(alpha),
+          float(heat), gamma=length, drafter=drafter, **warp))
   for point in points:
     rules.check_sampling(point.temperature, point.top_p, point.top_k)
   twice = {p.label for p in points if points.count(p) > 1}

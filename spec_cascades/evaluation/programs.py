@@ -167,24 +167,49 @@ def bucket_of(length: int, buckets: Iterable[Bucket]) -> Bucket:
   return min(fitting, key=lambda b: b.width)
 
 
-def prompts(rows: Sequence[Sequence[int]], buckets: Sequence[Bucket],
-            seed: int, make: Callable[..., Any] = text.encoder_prompt
-            ) -> list[tuple[Bucket, Any, jax.Array]]:
-  """Per example its bucket, a prompt of batch 1 and its key, on the device."""
-  out = []
-  keys = decode.row_keys(seed, range(len(rows)))
-  for i, row in enumerate(rows):
-    bucket = bucket_of(len(row), buckets)
-    prompt = make([row], bucket.width)
-    out.append((bucket, prompt, keys[i:i + 1]))
-  return jax.block_until_ready(out)
+class Prompts:
+  """Examples by bucket, as prompts and keys on the device.
+
+  Args:
+    rows: Tokens of each example.
+    buckets: To choose from.
+    seed: Of the keys, one an example.
+    make: How tokens become a prompt.
+
+  Raises:
+    ValueError: An example that no bucket holds.
+  """
+
+  def __init__(self, rows: Sequence[Sequence[int]], buckets: Sequence[Bucket],
+               seed: int, make: Callable[..., Any] = text.encoder_prompt):
+    self.buckets = [bucket_of(len(row), buckets) for row in rows]
+    self._rows, self._make = rows, make
+    self._keys = decode.row_keys(seed, range(len(rows)))
+    # Made once: the clock must not see it.
+    self._one = functools.lru_cache(maxsize=None)(self._of)
+
+  def __call__(self, *examples: int, size: int = 1
+               ) -> tuple[Bucket, Any, jax.Array]:
+    """Bucket, prompt and keys of examples of one bucket, in `size` rows."""
+    return self._one(examples + examples[:1] * (size - len(examples)))
+
+  def _of(self, examples):
+    bucket, = {self.buckets[i] for i in examples}
+    prompt = self._make([self._rows[i] for i in examples], bucket.width)
+    return jax.block_until_ready((bucket, prompt, self._keys[
+        np.array(examples)]))
 
 
-def stats_of(state: decode.State, start: int = 1
-             ) -> tuple[list[int], int, dict[str, Any]]:
-  """Tokens from `start`, the fault and the counters of a batch of one."""
+def outputs_of(state: decode.State, starts: Sequence[int] = (1,)
+               ) -> list[tuple[list[int], int, dict[str, Any]]]:
+  """Tokens from its start, the fault and the counters of each row.
+
+  Rows beyond the starts that are given are left out.
+  """
   tokens, lengths, fault, stats = jax.device_get(
       (state.tokens, state.lengths, state.fault, state.stats))
-  counters = {f.name: np.asarray(getattr(stats, f.name))[0].tolist()
+  counters = {f.name: np.asarray(getattr(stats, f.name)).tolist()
               for f in dataclasses.fields(stats)}
-  return tokens[0, start:lengths[0]].tolist(), int(fault[0]), counters
+  return [(tokens[i, start:lengths[i]].tolist(), int(fault[i]),
+           {name: rows[i] for name, rows in counters.items()})
+          for i, start in enumerate(starts)]

@@ -1,8 +1,8 @@
 """What a sweep leaves behind: rows, records, and the keys that name them.
 
 `results.jsonl` has one `Row` per point. `examples.jsonl`, the journal, opens
-with the sweep's configuration and has a `Record` per (point, example); it is
-what a sweep that was killed resumes from.
+with the sweep's configuration and has a `Record` per decode; it is what a
+sweep that was killed resumes from.
 """
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any, Iterable
 
 from spec_cascades.data import files
 
-SCHEMA = 2
+SCHEMA = 3
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 # Sources that decide which tokens come out.
 ENGINE = ('*.py', 'targets/*.py', 'models/*.py', 'drafters/*.py',
@@ -50,10 +50,12 @@ class Row:
   gamma: int = _column('drafted tokens a round; 0 for a model alone', 'tokens')
   drafter: str = _column('kind and name of the drafter; empty without one')
   verifier: str = _column('name of the model that has the last word')
-  batch: int = _column('rows decoded together', 'rows')
+  batch: int = _column('rows decoded together where nothing is timed', 'rows')
   data: str = _column('name of the evaluation set')
   seed: int = _column('of the random numbers')
   examples: int = _column('examples decoded', 'examples')
+  timed: int = _column('examples timed, at batch 1', 'examples')
+  trials: int = _column('how often each of these was timed')
   faults: int = _column('examples stopped by non-finite logits', 'examples')
   metric: str = _column('what quality is: BLEU, say')
   quality: float = _column('of all texts, 0 to 100')
@@ -94,13 +96,14 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-  """One example decoded at one point; `seconds` is measured."""
+  """One example decoded at one point; `seconds` is measured, or null."""
   key: str
   example: int
-  seconds: float
+  seconds: float | None
   tokens: list[int]
   fault: int                    # round of non-finite logits, from 1, or 0
   stats: dict[str, Any]
+  trial: int = 0                # 0 is what quality is measured on
   kind: str = 'example'
 
 

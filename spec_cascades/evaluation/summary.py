@@ -12,11 +12,12 @@ from spec_cascades.evaluation import metrics
 from spec_cascades.evaluation import points as points_lib
 from spec_cascades.evaluation import qualities
 from spec_cascades.evaluation import results
+from spec_cascades.evaluation import work
 
 RESAMPLES = 1000
 LOSSLESS = 'Lossless'
 BLEU = qualities.make('BLEU')
-Records = dict[tuple[str, int], results.Record]
+Records = dict[work.Decode, results.Record]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +44,7 @@ class Summary:
   equalities: list[Equality]
   compilations: Compilations
   faults: list[str]
+  failures: list[str]
   drafting: list[tuple[points_lib.Point, metrics.Drafting]]
 
 
@@ -52,38 +54,48 @@ class Figures:
   def __init__(self, points: dict[str, points_lib.Point],
                examples: Sequence[examples_lib.Example],
                read: Callable[[Sequence[int]], str], seed: int,
-               quality: qualities.Quality = BLEU):
+               quality: qualities.Quality = BLEU,
+               plan: work.Plan | None = None):
     """`read` turns tokens into text; resamples depend on the seed alone."""
-    self._points, self._examples = points, examples
+    count = len(examples)
+    self.points, self.examples = points, examples
     self._read, self._quality = read, quality
-    self._weights = metrics.resamples(len(examples), RESAMPLES, seed)
+    self._plan = plan or work.Plan(count, count, 1, 1)
+    self._weights, self._clock_weights = (
+        metrics.resamples(n, RESAMPLES, seed) for n in (count,
+                                                        self._plan.timed))
     self._known: dict[str, frontier.Samples] = {}
     self.base = {p.temperature: key for key, p in points.items()
                  if not p.drafter and p.model == points_lib.VERIFIER}
 
   def taken(self, key: str, records: Records) -> list[results.Record]:
-    """The records of a point, example by example."""
-    return [records[key, x.index] for x in self._examples]
+    """The records that a point's quality is measured on, by example."""
+    return [records[key, i, 0] for i in range(self._plan.examples)]
+
+  def seconds(self, key: str, records: Records) -> np.ndarray:
+    """Mean of the trials of each timed example."""
+    return np.array([[records[key, i, trial].seconds
+                      for trial in self._plan.clocked]
+                     for i in range(self._plan.timed)]).mean(1)
 
   def ready(self, records: Records) -> list[str]:
     """Points whose examples are all decoded, and their verifier's too."""
-    whole = {key for key in self._points if all(
-        (key, x.index) in records for x in self._examples)}
-    return [key for key, point in self._points.items()
+    whole = {key for key in self.points if all(
+        decode in records for decode in self._plan.decodes(key))}
+    return [key for key, point in self.points.items()
             if key in whole and self.base[point.temperature] in whole]
 
   def samples(self, key: str, records: Records) -> frontier.Samples:
     """Latency relative to the verifier's, and quality."""
     if key not in self._known:
-      seconds = lambda k: np.array([r.seconds for r in self.taken(k, records)])
-      ours = seconds(key)
-      theirs = seconds(self.base[self._points[key].temperature])
+      ours, theirs = (self.seconds(k, records) for k in (
+          key, self.base[self.points[key].temperature]))
       texts = [self._read(r.tokens) for r in self.taken(key, records)]
-      references = [x.reference for x in self._examples]
+      references = [x.reference for x in self.examples]
       parts = self._quality.parts(texts, references)
       self._known[key] = frontier.Samples(
           float(ours.sum() / theirs.sum()), self._quality.of(parts.sum(0)),
-          metrics.bootstrap_ratio(ours, theirs, self._weights),
+          metrics.bootstrap_ratio(ours, theirs, self._clock_weights),
           self._quality.resampled(parts, self._weights))
     return self._known[key]
 
@@ -98,45 +110,48 @@ class Figures:
 
     Args:
       key: Of the point.
-      records: One per (key, example).
+      records: Of all decodes so far.
       common: The columns that all rows share.
       cost: The columns about programs and compilation.
     """
-    return _row(key, self._points[key], self.taken(key, records),
-                self.samples(key, records), self._quality, common, cost)
+    plan = dict(timed=self._plan.timed, trials=self._plan.trials)
+    return _row(key, self.points[key], self.taken(key, records),
+                self.seconds(key, records), self.samples(key, records),
+                self._quality, dict(common, **plan), cost)
 
 
-def summarise(points: dict[str, points_lib.Point], figures: Figures,
-              examples: Sequence[examples_lib.Example], records: Records,
-              common: dict[str, Any], costs: dict[str, dict[str, Any]],
-              compilations: Compilations) -> Summary:
-  """Puts the figures of a finished sweep together.
+def summarise(figures: Figures, records: Records, common: dict[str, Any],
+              costs: dict[str, dict[str, Any]], compilations: Compilations,
+              failures: Sequence[str] = ()) -> Summary:
+  """Puts the figures of a sweep together, of the points that were finished.
 
   Args:
-    points: By content key.
-    figures: Of these points and examples.
-    examples: What was decoded.
-    records: One per (key, example).
+    figures: Of its points and examples.
+    records: Of all decodes.
     common: The columns that all rows share.
     costs: Per key, the columns about programs and compilation.
     compilations: Of the whole sweep.
+    failures: A line for each point that could not be decoded.
   """
+  examples, points = figures.examples, {
+      key: figures.points[key] for key in figures.ready(records)}
+  base = {heat: key for heat, key in figures.base.items() if key in points}
   taken = {key: figures.taken(key, records) for key in points}
   samples = {key: figures.samples(key, records) for key in points}
   rows = [figures.row(key, records, common, costs[key]) for key in points]
-  return Summary(rows, _compare(points, samples, figures.base),
-                 _equalities(points, taken, figures.base), compilations, [
+  return Summary(rows, _compare(points, samples, base),
+                 _equalities(points, taken, base), compilations, [
                      f'{point.label}, {examples[r.example].id}, round {r.fault}'
                      for key, point in points.items() for r in taken[key]
-                     if r.fault], [
+                     if r.fault], list(failures), [
                          (point, figures.drafting(key, records))
                          for key, point in points.items() if point.drafter])
 
 
-def _row(key, point, taken, sample, quality, common, cost) -> results.Row:
+def _row(key, point, taken, seconds, sample, quality, common, cost
+         ) -> results.Row:
   low, high = metrics.interval(sample.qualities)
   relative_low, relative_high = metrics.interval(sample.latencies)
-  seconds = np.array([r.seconds for r in taken])
   sums = metrics.ratios([r.stats for r in taken])
   setting = dataclasses.asdict(point)
   setting.pop('model')
@@ -147,7 +162,9 @@ def _row(key, point, taken, sample, quality, common, cost) -> results.Row:
       signature=quality.signature(),
       relative_latency=sample.latency, relative_low=relative_low,
       relative_high=relative_high, **metrics.latencies(seconds),
-      tokens_per_second=float(sums['emitted'] / seconds.sum()),
+      tokens_per_second=float(
+          sum(r.stats['emitted'] for r in taken[:len(seconds)])
+          / seconds.sum()),
       **sums, **cost, **{**common, **setting, **_names(point, common)})
 
 

@@ -1,11 +1,8 @@
 """Runs a sweep: every point on every example, interleaved, resumable."""
 from __future__ import annotations
 
-import collections
 import dataclasses
-import datetime
 import functools
-import gc
 import importlib.metadata
 import pathlib
 import platform
@@ -26,10 +23,10 @@ from spec_cascades.evaluation import rules
 from spec_cascades.evaluation import summary
 from spec_cascades.evaluation import text
 from spec_cascades.evaluation import timing
+from spec_cascades.evaluation import work
+from spec_cascades.evaluation import worker
 
 JOURNAL, RESULTS = 'examples.jsonl', 'results.jsonl'
-BATCH = 1
-COLLECT_EVERY = 100           # decodes between garbage collections
 LIBRARIES = ('jax', 'jaxlib', 'flax', 'numpy', 'sacrebleu', 'sentencepiece')
 
 
@@ -49,6 +46,10 @@ class Sweep:
     gamma: Tokens drafted a round.
     top_p: Of every point; 1 is off.
     top_k: Of every point; 0 is off.
+    batch: Rows decoded together where quality is measured apart.
+    timed: Time the first so many texts, at batch 1, and measure quality on all
+      apart from it; None times all, and measures quality on that.
+    trials: How often each of these is timed.
     seed: Of samples, of the order of points and of the resamples.
     buckets: (input width, output cap) pairs; each costs its own programs.
   """
@@ -63,6 +64,9 @@ class Sweep:
   gamma: int = 5
   top_p: float = 1.0
   top_k: int = 0
+  batch: int = 1
+  timed: int | None = None
+  trials: int = 1
   seed: int = 0
   buckets: Sequence[tuple[int, int]] = ((48, 72),)
 
@@ -71,9 +75,12 @@ class Sweep:
       raise ValueError(f'Got seed={self.seed}; allowed: whole numbers from 0.')
     if not isinstance(self.output_dir, str):
       raise ValueError(f'Got output_dir={self.output_dir!r}; allowed: a path.')
-    if not (self.examples is None or isinstance(self.examples, int)):
-      raise ValueError(f'Got examples={self.examples!r}; allowed: a whole '
-                       'number from 1, or None for all.')
+    for name in ('examples', 'timed', 'batch', 'trials'):
+      value = getattr(self, name)
+      counts = type(value) is int and value > 0
+      if not counts and (value is not None or name in ('batch', 'trials')):
+        raise ValueError(f'Got {name}={value!r}; allowed: a whole number from '
+                         '1, or for examples and timed None, which is all.')
     if not isinstance(self.top_k, int):
       raise ValueError(f'Got top_k={self.top_k!r}; allowed: whole numbers.')
     for bucket in self.buckets:
@@ -84,6 +91,7 @@ class Sweep:
 
 class Run:
   """A sweep whose every input has been checked; nothing is compiled yet."""
+  CLAIMS = 'claims'
 
   def __init__(self, sweep: Sweep):
     """Raises ValueError for anything that cannot run, or not resume."""
@@ -94,6 +102,9 @@ class Run:
     points = points_lib.expand(sweep.curves, gamma=sweep.gamma, alone=alone,
                                top_p=sweep.top_p, top_k=sweep.top_k)
     self.examples = examples_lib.read(sweep.data, limit=sweep.examples)
+    count = len(self.examples)
+    self.plan = work.Plan(count, min(sweep.timed or count, count), sweep.trials,
+                          sweep.batch)
     self.pair = pairs.load(sweep.verifier, sweep.drafter)
     for point in points:
       rules.check_pair(point.drafter or rules.NULL, self.pair)
@@ -120,37 +131,47 @@ class Run:
     """What every point's content key covers besides the point itself."""
     return dict(
         schema=results.SCHEMA, code=results.code_digest(),
-        data=examples_lib.digest(self.examples), examples=len(self.examples),
+        data=examples_lib.digest(self.examples),
         verifier=self.pair.verifier.sha256,
         drafter=self.pair.drafter and self.pair.drafter.sha256,
         asking=dataclasses.asdict(self.sweep.asking), quality=self.quality.name,
         vocabulary=self.pair.vocabulary_sha256, seed=self.sweep.seed,
-        batch=BATCH, buckets=[list(b) for b in self.sweep.buckets])
+        **dataclasses.asdict(self.plan),
+        buckets=[list(b) for b in self.sweep.buckets])
 
   def __call__(self, progress: Callable[..., Any]) -> summary.Summary:
     """Decodes what is missing; a row is written when its point is done.
 
     Args:
       progress: `tqdm` or something called like it.
+
+    Raises:
+      ValueError: Not one point could be decoded.
     """
     journal = journal_lib.Journal(self.directory / JOURNAL, self.configuration)
     try:
       if not any(note['kind'] == 'started' for note in journal.notes):
-        journal.note('started', at=_now())
+        journal.note('started')
       programs = programs_lib.Programs(self.pair, self.sweep.curves,
                                        eos=self.eos)
       read = functools.partial(self.sweep.asking.answer, self.pair.vocabulary)
       figures = summary.Figures(self.points, self.examples, read,
-                                self.sweep.seed, self.quality)
-      if missing := self.missing(journal):
+                                self.sweep.seed, self.quality, self.plan)
+      failed = {}
+      if self.missing(journal):
         publish = _Publisher(self, journal, programs, figures)
-        self._decode(journal, programs, missing, publish, progress)
+        at_work = worker.Worker(self, journal, programs, publish, progress)
+        at_work()
+        failed = at_work.failed
       out = summary.summarise(
-          self.points, figures, self.examples, journal.records,
-          self.common(journal), self.costs(journal, programs),
-          _compilations(journal))
+          figures, journal.records, self.common(journal),
+          self.costs(journal, programs), _compilations(journal),
+          [f'{self.points[key].label}: {error}'
+           for key, error in failed.items()])
     finally:
       journal.close()
+    if not out.rows:
+      raise ValueError(f'No point could be decoded. {out.failures[0]}')
     results.write_rows(self.directory / RESULTS, out.rows)
     return out
 
@@ -165,9 +186,9 @@ class Run:
     journal = journal_lib.Journal(self.directory / JOURNAL, self.configuration)
     try:
       if missing := self.missing(journal):
-        raise ValueError(f'{len(missing)} decodes of the sweep in '
+        raise ValueError(f'{missing} decodes of the sweep in '
                          f'{self.directory} are missing; finish it first.')
-      texts = {key: [journal.records[key, i].tokens
+      texts = {key: [journal.records[key, i, 0].tokens
                      for i in range(len(self.examples))] for key in self.points}
     finally:
       journal.close()
@@ -179,57 +200,10 @@ class Run:
         self.pair, self.rows, texts[key], *programs.chosen(self.points[key]))
             for key in progress(drafted, desc='reading texts', unit='point')}
 
-  def missing(self, journal) -> list[tuple[int, str]]:
-    """(example, point key) of what is not decoded yet, in order."""
-    keys = list(self.points)
-    order = timing.interleaved(len(self.examples), len(keys), self.sweep.seed)
-    return [(example, keys[i]) for example, i in order
-            if (keys[i], example) not in journal.records]
-
-  def _decode(self, journal, programs, missing, publish, progress) -> None:
-    prompts = programs_lib.prompts(self.rows, self.buckets, self.sweep.seed,
-                                   self.pair.prompt)
-    total = len(self.points) * len(self.examples)
-    with progress(total=total, initial=total - len(missing), unit='decode',
-                  desc='compiling') as bar:
-      self._compile(journal, programs, prompts, missing, bar)
-      bar.set_description('decoding')
-      bar.unpause()
-      gc.freeze()
-      gc.disable()             # the clock must not see a collection
-      try:
-        with timing.CompileLog() as log:
-          for i, (example, key) in enumerate(missing):
-            if i % COLLECT_EVERY == 0:
-              gc.collect()
-            bucket, prompt, keys = prompts[example]
-            seconds, state = timing.timed(programs.call, self.points[key],
-                                          bucket, prompt, keys)
-            tokens, fault, stats = programs_lib.stats_of(
-                state, self.starts[example])
-            journal.add(results.Record(key, example, seconds, tokens, fault,
-                                       stats))
-            publish(key)
-            bar.update()
-      finally:
-        gc.enable()
-        gc.unfreeze()
-      journal.note('decoded', programs=log.programs, at=_now())
-
-  def _compile(self, journal, programs, prompts, missing, bar) -> None:
-    """Compiles and warms up each program that is still needed, once."""
-    done = set()
-    programs.prepare(self.points[key] for key in {key for _, key in missing})
-    for example, key in missing:
-      point, (bucket, prompt, keys) = self.points[key], prompts[example]
-      name = programs.name(point)
-      if (name, bucket) not in done:
-        done.add((name, bucket))
-        bar.set_description(f'compiling {name}')
-        log = programs.compile(point, bucket, prompt, keys)
-        journal.note('compiled', program=str(name),
-                     bucket=[bucket.width, bucket.max_length],
-                     programs=log.programs, seconds=log.seconds)
+  def missing(self, journal: journal_lib.Journal) -> int:
+    """How many decodes are not in a journal yet."""
+    return sum(decode not in journal.records for key in self.points
+               for decode in self.plan.decodes(key))
 
   def common(self, journal) -> dict[str, Any]:
     """The columns that all rows share."""
@@ -239,9 +213,9 @@ class Run:
         sweep=results.content_key(self.configuration), seed=self.sweep.seed,
         verifier=self.pair.verifier.name,
         drafter=self.pair.drafter.name if self.pair.drafter else '',
-        batch=BATCH, data=pathlib.Path(self.sweep.data).name,
+        batch=self.plan.batch, data=pathlib.Path(self.sweep.data).name,
         device=timing.device(), machine=timing.machine(), versions=versions(),
-        started=started, finished=finished[-1] if finished else _now())
+        started=started, finished=finished[-1] if finished else '')
 
   def costs(self, journal, programs) -> dict[str, dict[str, Any]]:
     """Per point, the columns about programs and compilation."""
@@ -252,45 +226,48 @@ class Run:
 class _Publisher:
   """Writes `results.jsonl` anew whenever a point is done."""
 
-  def __init__(self, run: Run, journal, programs, figures):
-    """Starts with the points that an earlier run has finished."""
+  def __init__(self, run: Run, journal: journal_lib.Journal,
+               programs: programs_lib.Programs, figures: summary.Figures):
+    """Starts with the points that were finished before."""
     self._run, self._journal, self._programs = run, journal, programs
     self._figures = figures
-    self._left = collections.Counter(key for _, key in run.missing(journal))
+    self._needed = len(run.plan.decodes(''))
+    self._done = 0
     self._rows: dict[str, results.Row] = {}
-    self._write()
+    self()
 
-  def __call__(self, key: str) -> None:
-    """Says that one more example of this point is in the journal."""
-    self._left[key] -= 1
-    if not self._left[key]:
-      self._write()
-
-  def _write(self) -> None:
-    run, records = self._run, self._journal.records
-    ready = self._figures.ready(records)
-    common, costs = run.common(self._journal), run.costs(
-        self._journal, self._programs)
-    for key in ready:
-      if key not in self._rows:
-        self._rows[key] = self._figures.row(key, records, common, costs[key])
-    if ready:
-      results.write_rows(run.directory / RESULTS,
-                         [self._rows[key] for key in ready])
+  def __call__(self) -> None:
+    """Looks whether points were finished, here or by another process."""
+    counts = self._journal.counts
+    done = sum(counts[key] == self._needed for key in self._run.points)
+    if done == self._done:
+      return
+    self._done = done
+    with self._journal.locked():      # no process writes fewer rows than others
+      run, records = self._run, self._journal.records
+      ready = self._figures.ready(records)
+      common, costs = run.common(self._journal), run.costs(
+          self._journal, self._programs)
+      for key in ready:
+        if key not in self._rows:
+          self._rows[key] = self._figures.row(key, records, common, costs[key])
+      if ready:
+        results.write_rows(run.directory / RESULTS,
+                           [self._rows[key] for key in ready])
 
 
 def _cost(journal, program: str) -> dict[str, Any]:
-  """Programs of a point, one a bucket, and the seconds to compile them."""
+  """Programs of a point, one a bucket and batch, and seconds to compile."""
   notes = [n for n in journal.notes
            if n['kind'] == 'compiled' and n['program'] == program]
-  last = {tuple(n['bucket']): n for n in notes}
+  last = {(*n['bucket'], n['rows']): n for n in notes}
   return dict(programs=sum(n['programs'] for n in last.values()),
               compile_seconds=sum(n['seconds'] for n in last.values()))
 
 
 def _compilations(journal) -> summary.Compilations:
   """Of each program the last time; and all that disturbed the clock."""
-  last = {(n['program'], tuple(n['bucket'])): n for n in journal.notes
+  last = {(n['program'], *n['bucket'], n['rows']): n for n in journal.notes
           if n['kind'] == 'compiled'}
   late = [n['programs'] for n in journal.notes if n['kind'] == 'decoded']
   return summary.Compilations(
@@ -307,8 +284,3 @@ def versions() -> dict[str, str]:
 
 def _plain(point: points_lib.Point) -> dict[str, Any]:
   return dataclasses.asdict(point)
-
-
-def _now() -> str:
-  now = datetime.datetime.now(datetime.timezone.utc)
-  return now.isoformat(timespec='seconds')

@@ -73,8 +73,10 @@ def test_a_journal_keeps_what_was_added(tmp_path):
   journal.note('compiled', seconds=1.5)
   journal.close()
   again = open_journal(path)
-  assert again.records == {('k', 3): RECORD}
-  assert again.notes == [dict(kind='compiled', seconds=1.5)]
+  assert again.records == {('k', 3, 0): RECORD}
+  note, = again.notes
+  assert note == dict(kind='compiled', seconds=1.5, at=note['at'])
+  assert again.counts == {'k': 1}
   again.close()
 
 
@@ -90,7 +92,8 @@ def test_a_line_cut_short_is_dropped_at_every_offset(tmp_path):
   for cut in [*range(0, 40), *range(len(whole), len(content), 17)]:
     path.write_bytes(content[:cut])
     journal = open_journal(path)
-    assert set(journal.records) == ({('k', 3)} if cut >= len(whole) else set())
+    assert set(journal.records) == (
+        {('k', 3, 0)} if cut >= len(whole) else set())
     journal.add(other)
     journal.close()
     last = path.read_bytes().split(b'\n')[-2]
@@ -124,11 +127,24 @@ def test_a_damaged_line_is_named(tmp_path):
     open_journal(path)
 
 
-def test_one_process_at_a_time(tmp_path):
-  journal = open_journal(tmp_path / 'journal.jsonl')
-  with pytest.raises(ValueError, match='Another process'):
-    open_journal(tmp_path / 'journal.jsonl')
-  journal.close()
+def test_two_may_write_one_journal(tmp_path):
+  """Each sees what the other has added; a cut line of a dead one goes."""
+  path = tmp_path / 'journal.jsonl'
+  one, two = open_journal(path), open_journal(path)
+  one.add(RECORD, dataclasses.replace(RECORD, trial=1))
+  two.note('started')
+  assert len(two.records) == 2 and not one.notes
+  with path.open('ab') as file:
+    file.write(b'{"kind": "exam')                  # as a kill leaves it
+  with one.locked():
+    assert one.notes == two.notes
+  two.add(dataclasses.replace(RECORD, example=4))
+  one.close()
+  two.close()
+  again = open_journal(path)
+  assert again.records == two.records and len(again.records) == 3
+  assert again.counts == two.counts == {'k': 3}
+  again.close()
 
 
 def test_rows_of_another_sweep_are_refused(tmp_path, rows):

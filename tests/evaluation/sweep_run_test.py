@@ -32,7 +32,8 @@ class Bar:
   def set_description(self, _):
     pass
 
-  unpause = update = lambda self: None
+  unpause = lambda self: None
+  update = lambda self, count: None
 
 
 @pytest.fixture(scope='module')
@@ -138,12 +139,12 @@ def test_inputs_that_do_not_fit_are_refused(sweep, tmp_path):
   for changes, what in (
       (dict(buckets=((8, 20),)), 'widest bucket takes 8'),
       (dict(data=str(tmp_path / 'none.tsv')), 'No evaluation set'),
-      (dict(examples=0), 'Got 0 examples'),
-      (dict(drafter='x'), 'No checkpoint at x')):
+            (dict(drafter='x'), 'No checkpoint at x')):
     with pytest.raises(ValueError, match=what):
       sweep_lib.Run(dataclasses.replace(
           sweep, output_dir=str(tmp_path / 'out'), **changes))
-  for bad in (dict(seed=-1), dict(buckets=((1, 5),))):
+  for bad in (dict(seed=-1), dict(examples=0), dict(timed=0), dict(batch=.5),
+              dict(trials=None), dict(buckets=((1, 5),))):
     with pytest.raises(ValueError):
       dataclasses.replace(sweep, **bad)
   assert not (tmp_path / 'out').exists()

@@ -92,8 +92,8 @@ def page(summary: summary_lib.Summary, title: str) -> str:
   first = rows[0]
   draft = next((row.drafter for row in rows if row.drafter), '')
   lead = (f'{first.examples} texts of {first.data}; verifier {first.verifier}, '
-          f'drafter {draft}, gamma {max(r.gamma for r in rows)}, batch '
-          f'{first.batch}; {first.finished[:16].replace("T", " ")} UTC.')
+          f'drafter {draft}, gamma {max(r.gamma for r in rows)}, '
+          f'{style.clock(first)}; {first.finished[:16].replace("T", " ")} UTC.')
   body = [
       f'<h1>{html.escape(title)}</h1>',
       f'<p class="soft">{html.escape(lead)}</p>', f'<p>{INTRO}</p>',

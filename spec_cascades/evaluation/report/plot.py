@@ -33,8 +33,9 @@ def write(path: pathlib.Path, rows: Sequence[results.Row]) -> None:
                  loc='outside lower center', ncols=min(8, len(handles)),
                  handlelength=1.8, columnspacing=1.4)
   first = rows[0]
-  drawing.suptitle(f'{first.examples} texts of {first.data}, batch '
-                   f'{first.batch}, {first.device}', fontsize=10, color=INK)
+  drawing.suptitle(f'{first.examples} texts of {first.data}, '
+                   f'{style.clock(first)}, {first.device}', fontsize=10,
+                   color=INK)
   drawing.savefig(path)
 
 

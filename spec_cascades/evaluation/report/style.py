@@ -58,3 +58,11 @@ def title(temperature: float) -> str:
   """Heading of one panel."""
   return ('greedy, T = 0' if temperature == 0
           else f'sampling, T = {temperature:g}')
+
+
+def clock(row: results.Row) -> str:
+  """On what latency was measured."""
+  times = f', {row.trials} times' if row.trials > 1 else ''
+  if row.timed == row.examples and row.batch == 1:
+    return f'batch 1{times}'
+  return f'latency of {row.timed} at batch 1{times}'

@@ -8,6 +8,7 @@ from spec_cascades.evaluation import metrics
 from spec_cascades.evaluation import points as points_lib
 from spec_cascades.evaluation import results
 from spec_cascades.evaluation import summary as summary_lib
+from spec_cascades.evaluation.report import style
 
 Table = tuple[list[str], list[list[str]]]
 NONE = '-'
@@ -86,6 +87,7 @@ def notes(summary: summary_lib.Summary) -> list[str]:
   out.append(f'{cost.programs} XLA programs, compiled in {cost.seconds:.0f} s '
              'before the clock started; '
              f'{cost.while_timing} compiled while it ran.')
+  out += [f'Failed: {line}' for line in summary.failures]
   if summary.faults:
     more = len(summary.faults) - SHOWN_FAULTS
     out.append(f'{len(summary.faults)} decodes stopped at non-finite logits: '
@@ -93,7 +95,7 @@ def notes(summary: summary_lib.Summary) -> list[str]:
                + (f'; and {more} more, see fault in examples.jsonl.'
                   if more > 0 else '.'))
   out.append(f'{first.metric}: {first.signature}.')
-  out.append(f'{first.device} ({first.machine}), batch {first.batch}, seed '
+  out.append(f'{first.device} ({first.machine}), {style.clock(first)}, seed '
              f'{first.seed}, jax {first.versions["jax"]}.')
   return out
 

@@ -1,0 +1,83 @@
+"""What a sweep has to decode, in units that processes can share.
+
+Where every example is timed once, the timed decodes are also those that quality
+is measured on. Otherwise quality comes first, from batches that nobody times,
+and then the clock, at batch 1.
+"""
+from __future__ import annotations
+
+import collections
+import dataclasses
+from typing import Sequence
+
+from spec_cascades.evaluation import programs as programs_lib
+from spec_cascades.evaluation import timing
+
+# (content key of a point, example, trial)
+Decode = tuple[str, int, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+  """How often what is decoded.
+
+  Attributes:
+    examples: How many there are.
+    timed: The first so many are timed.
+    trials: How often each of these is timed.
+    batch: Rows decoded together where only quality counts.
+  """
+  examples: int
+  timed: int
+  trials: int
+  batch: int
+
+  @property
+  def staged(self) -> bool:
+    """Whether quality and latency come from different decodes."""
+    return self.timed < self.examples or self.batch > 1
+
+  @property
+  def clocked(self) -> range:
+    """Trials that are timed; trial 0 is what quality is measured on."""
+    return range(self.staged, self.trials + self.staged)
+
+  def decodes(self, key: str) -> list[Decode]:
+    """All of one point."""
+    untimed = [(key, i, 0) for i in range(self.examples if self.staged else 0)]
+    return untimed + [(key, i, trial) for trial in self.clocked
+                      for i in range(self.timed)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Unit:
+  """Decodes that one process makes in one go; timed ones at batch 1."""
+  decodes: tuple[Decode, ...]
+  timed: bool
+
+
+def units(plan: Plan, keys: Sequence[str],
+          buckets: Sequence[programs_lib.Bucket], seed: int) -> list[Unit]:
+  """All work, in order.
+
+  Args:
+    plan: How often what is decoded.
+    keys: Content keys of the points.
+    buckets: Of each example; a batch is of one bucket.
+    seed: Of the order of points.
+  """
+  out = []
+  if plan.staged:
+    rows = collections.defaultdict(list)
+    for example, bucket in enumerate(buckets):
+      rows[bucket].append(example)
+    out += [Unit(tuple((key, i, 0) for i in group[at:at + plan.batch]), False)
+            for key in keys for group in rows.values()
+            for at in range(0, len(group), plan.batch)]
+  for trial in plan.clocked:
+    orders = collections.defaultdict(list)
+    for example, point in timing.interleaved(plan.timed, len(keys),
+                                             seed + trial):
+      orders[example].append((keys[point], example, trial))
+    out += [Unit(tuple(order), True) for order in orders.values()]
+  return out

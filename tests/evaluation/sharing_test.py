@@ -1,0 +1,198 @@
+"""Units of work: how they are planned, claimed, shared, and how they fail."""
+import collections
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import time
+
+from hypothesis import given
+from hypothesis import strategies as st
+import pytest
+
+from spec_cascades import targets
+from spec_cascades.evaluation import claims
+from spec_cascades.evaluation import points
+from spec_cascades.evaluation import programs
+from spec_cascades.evaluation import results
+from spec_cascades.evaluation import sweep as sweep_lib
+from spec_cascades.evaluation import work
+from tests.evaluation.sweep_run_test import Bar
+
+BUCKETS = programs.Bucket(8, 8), programs.Bucket(16, 8)
+
+
+@given(examples=st.integers(1, 20), timed=st.integers(1, 20),
+       trials=st.integers(1, 3), batch=st.integers(1, 7),
+       keys=st.integers(1, 4))
+def test_units_cover_every_decode_once(examples, timed, trials, batch, keys):
+  plan = work.Plan(examples, min(timed, examples), trials, batch)
+  keys = [f'k{i}' for i in range(keys)]
+  buckets = [BUCKETS[i % 2] for i in range(examples)]
+  units = work.units(plan, keys, buckets, seed=3)
+  done = [decode for unit in units for decode in unit.decodes]
+  assert len(set(done)) == len(done)
+  assert set(done) == {d for key in keys for d in plan.decodes(key)}
+  for unit in units:
+    if unit.timed:             # one text, all points
+      assert {d[0] for d in unit.decodes} == set(keys)
+      assert len({d[1:] for d in unit.decodes}) == 1
+    else:                      # one point, rows of one shape
+      assert len({d[0] for d in unit.decodes}) == 1 <= batch
+      assert len({buckets[d[1]] for d in unit.decodes}) == 1
+      assert len(unit.decodes) <= batch
+  clocks = [unit.timed for unit in units]
+  assert clocks == sorted(clocks)            # quality first
+
+
+def test_quality_of_a_plan_that_times_all_comes_from_what_is_timed():
+  assert not work.Plan(5, 5, 2, 1).staged
+  assert work.Plan(5, 4, 1, 1).staged and work.Plan(5, 5, 1, 2).staged
+
+
+HOLD = '''
+import pathlib, sys, time
+from spec_cascades.evaluation import claims
+held = claims.Claims(pathlib.Path(sys.argv[1]))
+print([held.take(i) for i in (1, 3)], flush=True)
+time.sleep(60)
+'''
+
+
+def test_claims_of_a_dead_process_are_free(tmp_path):
+  path = tmp_path / 'claims'
+  other = subprocess.Popen([sys.executable, '-c', HOLD, path],
+                           stdout=subprocess.PIPE, text=True)
+  assert other.stdout.readline() == '[True, True]\n'
+  ours = claims.Claims(path)
+  assert [ours.take(i) for i in range(4)] == [True, False, True, False]
+  other.kill()
+  other.communicate()
+  assert ours.take(1) and ours.take(3)
+  ours.release(1)
+  ours.close()
+
+
+@pytest.fixture(scope='module')
+def sweep(pair_dir, tmp_path_factory):
+  return sweep_lib.Sweep(
+      str(tmp_path_factory.mktemp('shared') / 'one'),
+      (points.Curve(targets.Lossless, gammas=(2, 3), temperatures=(0., 1.)),),
+      str(pair_dir / 'verifier'), str(pair_dir / 'drafter'), examples=5,
+      batch=3, timed=2, trials=2, buckets=((80, 20),))
+
+
+@pytest.fixture(scope='module')
+def staged(sweep):
+  return sweep_lib.Run(sweep)(Bar)
+
+
+def test_quality_in_batches_and_latency_apart(sweep, staged):
+  """The same tokens, and so the same quality, as one by one."""
+  plain = dataclasses.replace(sweep, output_dir=sweep.output_dir + '_plain',
+                              batch=1, timed=None, trials=1)
+  alone = sweep_lib.Run(plain)(Bar)
+  assert [(r.method, r.gamma, r.emitted, r.quality, r.histogram)
+          for r in staged.rows] == [
+              (r.method, r.gamma, r.emitted, r.quality, r.histogram)
+              for r in alone.rows]
+  assert {(r.examples, r.timed, r.trials, r.batch) for r in staged.rows} == {
+      (5, 2, 2, 3)}
+  assert {(r.examples, r.timed, r.trials, r.batch) for r in alone.rows} == {
+      (5, 5, 1, 1)}
+  run = sweep_lib.Run(sweep)
+  journal = run.directory / sweep_lib.JOURNAL
+  records = [results.Record(**x) for x in map(
+      results.json.loads, journal.read_text().splitlines())
+             if x['kind'] == 'example']
+  assert collections.Counter(r.trial for r in records) == {0: 40, 1: 16, 2: 16}
+  assert all((r.seconds is None) == (r.trial == 0) for r in records)
+  texts = collections.defaultdict(set)
+  for r in records:
+    texts[r.key, r.example].add(tuple(r.tokens))
+  assert all(len(found) == 1 for found in texts.values())
+  # Each model alone, each gamma: once in batches and once by one.
+  assert staged.compilations.programs == 8
+  assert {r.method for r in staged.rows} == {
+      'verifier', 'drafter', 'SpecDecode, gamma 2', 'SpecDecode, gamma 3'}
+
+
+def test_a_point_that_fails_is_noted_and_the_others_go_on(
+    sweep, staged, monkeypatch):
+  broken = dataclasses.replace(sweep, output_dir=sweep.output_dir + '_broken')
+  run, call = sweep_lib.Run(broken), programs.Programs.call
+  bad = next(key for key, p in run.points.items() if p.gamma == 3
+             and p.temperature == 1.)
+
+  def failing(self, point, *args):
+    if point == run.points[bad]:
+      raise RuntimeError('out of memory\nat great length')
+    return call(self, point, *args)
+
+  monkeypatch.setattr(programs.Programs, 'call', failing)
+  done = run(Bar)
+  assert done.failures == [
+      'SpecDecode, gamma 3 T=1: RuntimeError: out of memory']
+  assert [r.key for r in done.rows] == [k for k in run.points if k != bad]
+  monkeypatch.undo()
+  again = sweep_lib.Run(broken)(Bar)
+  assert not again.failures
+  assert list(map(results.deterministic, again.rows)) == list(map(
+      results.deterministic, staged.rows))
+
+
+def test_a_sweep_without_a_single_point_says_why(sweep, monkeypatch):
+  def failing(*args):
+    raise RuntimeError('no device')
+  monkeypatch.setattr(programs.Programs, 'call', failing)
+  with pytest.raises(ValueError, match='No point could be .* no device'):
+    sweep_lib.Run(dataclasses.replace(
+        sweep, output_dir=sweep.output_dir + '_none'))(Bar)
+
+
+ONE = '''
+import sys
+from spec_cascades import targets
+from spec_cascades.evaluation import points, sweep
+from tests.evaluation.sweep_run_test import Bar
+out, verifier, drafter = sys.argv[1:]
+done = sweep.Run(sweep.Sweep(
+    out, (points.Curve(targets.Lossless, gammas=(2, 3),
+                       temperatures=(0., 1.)),), verifier, drafter,
+    examples=5, batch=3, timed=2, trials=2, buckets=((80, 20),)))(Bar)
+print(len(done.rows))
+'''
+
+
+@pytest.mark.parametrize('killed', [
+    pytest.param(False, marks=pytest.mark.slow), True],
+    ids=['both', 'one_killed'])
+def test_two_processes_share_a_sweep(sweep, staged, tmp_path, killed):
+  """No decode twice; if one is killed, the other takes its work over."""
+  out = tmp_path / 'two'
+  command = [sys.executable, '-c', ONE, str(out), sweep.verifier, sweep.drafter]
+  env = dict(os.environ, JAX_COMPILATION_CACHE_DIR=str(tmp_path / 'cache'),
+             JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS='0')
+  both = [subprocess.Popen(command, env=env, text=True,
+                           stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+          for _ in range(2)]
+  journal = out / sweep_lib.JOURNAL
+  if killed:
+    while not (journal.exists() and b'"example"' in journal.read_bytes()):
+      assert both[0].poll() is None, both[0].stderr.read()
+      time.sleep(.01)
+    both[0].send_signal(signal.SIGKILL)
+    both[0].communicate()
+    both = both[1:]
+  for process in both:
+    text, errors = process.communicate()
+    assert text == '8\n', errors
+  lines = list(map(results.json.loads, journal.read_text().splitlines()))
+  keys = [(x['key'], x['example'], x['trial']) for x in lines
+          if x['kind'] == 'example']
+  assert len(keys) == len(set(keys)) == 72
+  assert sum(x['kind'] == 'sweep' for x in lines) == 1
+  rows = results.read_rows(out / sweep_lib.RESULTS)
+  assert list(map(results.deterministic, rows)) == list(map(
+      results.deterministic, staged.rows))
