@@ -49,6 +49,15 @@ def test_the_quickstart_has_twenty_points():
       '', 'Lossless', 'Lossy', 'Chow', 'Diff', 'OPT', 'TokenV3'}
 
 
+@pytest.mark.parametrize('name,want', [
+    ('paper', dict(examples=500, timed=None, trials=3, batch=1)),
+    ('local', dict(examples=500, timed=60, trials=1, batch=50))])
+def test_protocols_go_with_any_sweep(name, want):
+  _cli.configure(['gin/sweeps/baselines.gin', f'gin/protocols/{name}.gin'], [])
+  made = _cli.call(sweep_lib.Sweep)
+  assert {key: getattr(made, key) for key in want} == want
+
+
 def test_values_may_be_words():
   parser = _cli.Parser()
   _, bindings = _cli.parse(parser, [
