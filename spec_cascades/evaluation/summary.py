@@ -56,6 +56,8 @@ class Figures:
     """`read` turns tokens into text; resamples depend on the seed alone."""
     self._points, self._examples = points, examples
     self._read, self._quality = read, quality
+    self._references = [x.references for x in examples]
+    self._signature = quality.signature(self._references)
     self._weights = metrics.resamples(len(examples), RESAMPLES, seed)
     self._known: dict[str, frontier.Samples] = {}
     self.base = {p.temperature: key for key, p in points.items()
@@ -79,8 +81,7 @@ class Figures:
       ours = seconds(key)
       theirs = seconds(self.base[self._points[key].temperature])
       texts = [self._read(r.tokens) for r in self.taken(key, records)]
-      references = [x.reference for x in self._examples]
-      parts = self._quality.parts(texts, references)
+      parts = self._quality.parts(texts, self._references)
       self._known[key] = frontier.Samples(
           float(ours.sum() / theirs.sum()), self._quality.of(parts.sum(0)),
           metrics.bootstrap_ratio(ours, theirs, self._weights),
@@ -102,8 +103,9 @@ class Figures:
       common: The columns that all rows share.
       cost: The columns about programs and compilation.
     """
+    named = dict(metric=self._quality.name, signature=self._signature)
     return _row(key, self._points[key], self.taken(key, records),
-                self.samples(key, records), self._quality, common, cost)
+                self.samples(key, records), dict(common, **named), cost)
 
 
 def summarise(points: dict[str, points_lib.Point], figures: Figures,
@@ -133,7 +135,7 @@ def summarise(points: dict[str, points_lib.Point], figures: Figures,
                          for key, point in points.items() if point.drafter])
 
 
-def _row(key, point, taken, sample, quality, common, cost) -> results.Row:
+def _row(key, point, taken, sample, common, cost) -> results.Row:
   low, high = metrics.interval(sample.qualities)
   relative_low, relative_high = metrics.interval(sample.latencies)
   seconds = np.array([r.seconds for r in taken])
@@ -142,9 +144,8 @@ def _row(key, point, taken, sample, quality, common, cost) -> results.Row:
   setting.pop('model')
   return results.Row(
       schema=results.SCHEMA, key=key, examples=len(taken),
-      faults=sum(r.fault > 0 for r in taken), metric=quality.name,
+      faults=sum(r.fault > 0 for r in taken),
       quality=sample.quality, quality_low=low, quality_high=high,
-      signature=quality.signature(),
       relative_latency=sample.latency, relative_low=relative_low,
       relative_high=relative_high, **metrics.latencies(seconds),
       tokens_per_second=float(sums['emitted'] / seconds.sum()),
