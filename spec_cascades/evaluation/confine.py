@@ -47,7 +47,7 @@ CALLS = {'x86_64': '''
     statx 291 faccessat2 439'''}
 # Let through by an argument: files are opened to read, descriptors only asked.
 OPENAT = {'x86_64': 257, 'aarch64': 56}
-FCNTL = {'x86_64': 72, 'aarch64': 25}        # F_DUPFD, F_?ETFD, F_GETFL, CLOEXEC
+FCNTL = {'x86_64': 72, 'aarch64': 25}        # F_DUPFD, F_GETFD...
 IOCTL = {'x86_64': 16, 'aarch64': 29}        # TCGETS, TIOCGWINSZ, FIOCLEX
 FCNTL_COMMANDS = (0, 1, 2, 3, 1030)
 IOCTL_REQUESTS = (0x5401, 0x5413, 0x5451)

@@ -94,6 +94,8 @@ class Run:
     points = points_lib.expand(sweep.curves, gamma=sweep.gamma, alone=alone,
                                top_p=sweep.top_p, top_k=sweep.top_k)
     self.examples = examples_lib.read(sweep.data, limit=sweep.examples)
+    # Refuses now what can't be measured here, rather than after the decoding.
+    self.quality.parts([''], [self.examples[0].references])
     self.pair = pairs.load(sweep.verifier, sweep.drafter)
     for point in points:
       rules.check_pair(point.drafter or rules.NULL, self.pair)
