@@ -11,7 +11,7 @@ REFERENCES = ['The cat is on the mat.', 'The dogs ran\nover a hill.',
               'Nothing!', 'something']
 SINGLE = [(x,) for x in REFERENCES]
 SEVERAL = [(x, y) for x, y in zip(REFERENCES, [
-    'The cat sat on mat.', 'A dog ran over the hills.', 'none', ''])]
+    'The cat sat on mats.', 'A dog ran over the hills.', 'none', ''])]
 # What is no sentence: programs and their tests, solutions.
 SPECIAL = {
     'MBPP': (['x = 1', 'x = 2', 'x =', ''], [('assert x == 1',)] * 4),

@@ -139,6 +139,7 @@ def test_inputs_that_do_not_fit_are_refused(sweep, tmp_path):
       (dict(buckets=((8, 20),)), 'widest bucket takes 8'),
       (dict(data=str(tmp_path / 'none.tsv')), 'No evaluation set'),
       (dict(examples=0), 'Got 0 examples'),
+      (dict(quality='GSM8K'), 'has no number; end it with'),
       (dict(drafter='x'), 'No checkpoint at x')):
     with pytest.raises(ValueError, match=what):
       sweep_lib.Run(dataclasses.replace(
