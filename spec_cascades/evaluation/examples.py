@@ -17,11 +17,16 @@ SOFTWARE_DOCS = (pathlib.Path(__file__).resolve().parents[1] / 'assets'
 
 @dataclasses.dataclass(frozen=True)
 class Example:
-  """One text with its reference; `index` seeds its random numbers."""
+  """One text with its references; `index` seeds its random numbers."""
   index: int
   id: str
   source: str
-  reference: str
+  references: tuple[str, ...]
+
+  @property
+  def reference(self) -> str:
+    """The first; '' if there is none."""
+    return self.references[0] if self.references else ''
 
 
 def read(path: str | os.PathLike = SOFTWARE_DOCS, *, source: str = 'en',
@@ -56,13 +61,13 @@ def read(path: str | os.PathLike = SOFTWARE_DOCS, *, source: str = 'en',
                        'empty; remove the line or fill it in.')
   if not rows:
     raise ValueError(f'{path} holds no example; give at least one.')
-  return [Example(i, row['id'], row[source], row[target])
+  return [Example(i, row['id'], row[source], (row[target],))
           for i, row in enumerate(rows)]
 
 
 def digest(examples: Sequence[Example]) -> str:
   """SHA-256 of the texts, in order."""
-  texts = [[x.id, x.source, x.reference] for x in examples]
+  texts = [[x.id, x.source, *x.references] for x in examples]
   return hashlib.sha256(json.dumps(texts).encode()).hexdigest()
 
 

@@ -6,6 +6,7 @@ examples; all points share the resamples, so that differences are paired.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from typing import Any, Mapping, Sequence
 
@@ -17,17 +18,41 @@ from spec_cascades import stats as stats_lib
 COUNTS = ('rounds', 'drafted', 'accepted', 'corrected', 'bonus', 'emitted',
           'verifier_calls', 'drafter_calls')
 LEVEL = 95.0
+References = Sequence[Sequence[str]]
 
 
-def bleu_parts(texts: Sequence[str], references: Sequence[str]) -> np.ndarray:
+def paired(texts: Sequence[str], references: References, *,
+           needed: bool = True) -> list[tuple[str, Sequence[str]]]:
+  """Each text with its references.
+
+  Args:
+    texts: One an example.
+    references: Of each example, those that it is compared with.
+    needed: Whether an example must have any.
+
+  Raises:
+    ValueError: Their numbers differ, or an example's references are none or a
+      string, of which letters would be taken one by one.
+  """
+  for i, answers in enumerate(references):
+    if isinstance(answers, str):
+      raise ValueError(f'The references of example {i} are the string '
+                       f'{answers[:40]!r}; give a tuple of strings.')
+    if needed and not answers:
+      raise ValueError(f'Example {i} has no reference; give at least one.')
+  return list(zip(texts, references, strict=True))
+
+
+def bleu_parts(texts: Sequence[str], references: References) -> np.ndarray:
   """Per sentence, what corpus BLEU sums: [n, 10].
 
-  Columns: lengths of text and reference, matched n-grams 1..4, n-grams 1..4.
+  Columns: lengths of text and of the reference that is closest to it, n-grams
+  1..4 that any reference has, n-grams 1..4.
   """
   scorer = BLEU(effective_order=True)
   rows = []
-  for text, reference in zip(texts, references, strict=True):
-    score = scorer.sentence_score(text, [reference])
+  for text, answers in paired(texts, references):
+    score = scorer.sentence_score(text, list(answers))
     rows.append([score.sys_len, score.ref_len, *score.counts, *score.totals])
   return np.array(rows, np.int64).reshape(-1, 10)
 
@@ -40,17 +65,17 @@ def bleu_of(parts: np.ndarray) -> float:
       smooth_method='exp').score
 
 
-def bleu(texts: Sequence[str],
-         references: Sequence[str]) -> tuple[float, str]:
+def bleu(texts: Sequence[str], references: References) -> tuple[float, str]:
   """sacrebleu's corpus BLEU with its defaults, and its signature."""
-  score = BLEU().corpus_score(list(texts), [list(references)]).score
-  return score, bleu_signature()
+  score = bleu_of(bleu_parts(texts, references).sum(0))
+  return score, bleu_signature(references)
 
 
-def bleu_signature() -> str:
-  """sacrebleu's, of its defaults and one reference."""
+def bleu_signature(references: References) -> str:
+  """sacrebleu's, of its defaults and so many references an example."""
   scorer = BLEU()
-  scorer.corpus_score(['a'], [['a']])       # it counts the references
+  counted = itertools.zip_longest(*(['a'] * len(x) for x in references))
+  scorer.corpus_score(['a'] * len(references), list(map(list, counted)))
   return str(scorer.get_signature())
 
 

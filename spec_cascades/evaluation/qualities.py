@@ -7,21 +7,20 @@ matrices, and a mean of means never happens. Adding one is a line in
 """
 from __future__ import annotations
 
-import collections
 import dataclasses
 import functools
 import importlib.metadata
-import re
-import string
+import platform
 from typing import Callable, Sequence
 
 import numpy as np
 
+from spec_cascades.evaluation import answers
 from spec_cascades.evaluation import metrics
+from spec_cascades.evaluation import sandbox
 
-ARTICLES = re.compile(r'\b(a|an|the)\b')
-PUNCTUATION = str.maketrans('', '', string.punctuation)
 Texts = Sequence[str]
+References = metrics.References
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,16 +29,17 @@ class Quality:
 
   Attributes:
     name: What tables call it.
-    parts: From texts and references to what is summed: [n, k].
+    parts: From texts, and the references of each, to what is summed: [n, k].
     of: From summed parts [k] to a score from 0 to 100.
-    signature: What has to be said so that others can compute it.
+    signature: From references to what has to be said so that others can
+      compute it.
   """
   name: str
-  parts: Callable[[Texts, Texts], np.ndarray]
+  parts: Callable[[Texts, References], np.ndarray]
   of: Callable[[np.ndarray], float]
-  signature: Callable[[], str]
+  signature: Callable[[References], str]
 
-  def __call__(self, texts: Texts, references: Texts) -> float:
+  def __call__(self, texts: Texts, references: References) -> float:
     """The score of all texts."""
     return self.of(self.parts(texts, references).sum(0))
 
@@ -48,35 +48,10 @@ class Quality:
     return np.array([self.of(row) for row in weights @ parts])
 
 
-def normal(text: str) -> str:
-  """An answer without case, punctuation, articles and extra spaces.
-
-  Reference: Rajpurkar et al. (2016), SQuAD's evaluation script, version 2.0
-  """
-  bare = text.lower().translate(PUNCTUATION)
-  return ' '.join(ARTICLES.sub(' ', bare).split())
-
-
-def exact(text: str, reference: str) -> float:
-  """Whether two answers are the same but for what `normal` removes."""
-  return float(normal(text) == normal(reference))
-
-
-def f1(text: str, reference: str) -> float:
-  """Harmonic mean of precision and recall of words; see `normal`.
-
-  Where either has no words, it is 1 if both have none, else 0.
-  """
-  ours, theirs = (normal(x).split() for x in (text, reference))
-  if not ours or not theirs:
-    return float(ours == theirs)
-  same = sum((collections.Counter(ours) & collections.Counter(theirs)).values())
-  return 2 * same / (len(ours) + len(theirs))
-
-
-def _rouge(kind: str, texts: Texts, references: Texts) -> np.ndarray:
+def _rouge(kind: str, texts: Texts, references: References) -> np.ndarray:
+  """Of several references, the one with the highest F1, as in rouge_score."""
   scorer = _scorer(kind)
-  return _rows(lambda a, b: scorer.score(b, a)[kind].fmeasure, texts,
+  return _rows(lambda a, b: scorer.score_multi(b, a)[kind].fmeasure, texts,
                references)
 
 
@@ -86,10 +61,10 @@ def _scorer(kind: str):
   return rouge_scorer.RougeScorer([kind], use_stemmer=True)
 
 
-def _rows(score, texts, references) -> np.ndarray:
+def _rows(score, texts, references, *, needed=True) -> np.ndarray:
   """[n, 2]: a hundred times the score, and 1."""
-  rows = [(100 * score(a, b), 1) for a, b in zip(texts, references,
-                                                 strict=True)]
+  rows = [(100 * score(a, b), 1)
+          for a, b in metrics.paired(texts, references, needed=needed)]
   return np.array(rows, np.float64).reshape(-1, 2)
 
 
@@ -98,9 +73,29 @@ def _mean(parts: np.ndarray) -> float:
 
 
 def _rouge_of(name: str, kind: str) -> Quality:
-  version = lambda: (f'{kind} F1|stemmer:yes|rouge_score:'
-                     f'{importlib.metadata.version("rouge_score")}')
+  version = lambda _: (f'{kind} F1|stemmer:yes|rouge_score:'
+                       f'{importlib.metadata.version("rouge_score")}')
   return Quality(name, functools.partial(_rouge, kind), _mean, version)
+
+
+def _answer(name: str, score: Callable[[str, Sequence[str]], float],
+            signature: str, *, needed: bool = True) -> Quality:
+  parts = functools.partial(_rows, score, needed=needed)
+  return Quality(name, parts, _mean, lambda _: signature)
+
+
+def _exact(normal: Callable[[str], str]):
+  return functools.partial(answers.exact, normal=normal)
+
+
+@functools.lru_cache(maxsize=2**14)          # points often share a program
+def _passes(program: str, tests: str) -> float:
+  return float(sandbox.run(program, tests).passed)
+
+
+def _mbpp(text: str, tests: Sequence[str]) -> float:
+  """Whether a program passes all its tests: every reference is one."""
+  return _passes(answers.code(text), '\n'.join(tests))
 
 
 QUALITIES = {quality.name: quality for quality in (
@@ -108,10 +103,21 @@ QUALITIES = {quality.name: quality for quality in (
             metrics.bleu_signature),
     _rouge_of('ROUGE-1', 'rouge1'), _rouge_of('ROUGE-2', 'rouge2'),
     _rouge_of('ROUGE-L', 'rougeL'), _rouge_of('ROUGE-Lsum', 'rougeLsum'),
-    Quality('EM', functools.partial(_rows, exact), _mean,
-            lambda: 'exact match, as in SQuAD 2.0'),
-    Quality('F1', functools.partial(_rows, f1), _mean,
-            lambda: 'F1 of words, as in SQuAD 2.0'))}
+    _answer('EM', answers.squad_exact, 'exact match, as in SQuAD 2.0',
+            needed=False),
+    _answer('F1', answers.squad_f1, 'F1 of words, as in SQuAD 2.0',
+            needed=False),
+    _answer('TriviaQA-EM', _exact(answers.trivia),
+            'exact match, as in TriviaQA 1.0'),
+    _answer('TriviaQA-F1', answers.trivia_f1,
+            'F1 of words, as in TriviaQA 1.0'),
+    _answer('NQ', _exact(answers.open_domain),
+            'exact match, as in Natural Questions (open)'),
+    _answer('WebQ', _exact(answers.open_domain),
+            'exact match, as ORQA takes it on WebQuestions'),
+    _answer('GSM8K', answers.same_number, 'equality of the final number'),
+    _answer('MBPP', _mbpp, f'pass@1 of one program|seconds:{sandbox.SECONDS}'
+            f'|bytes:{sandbox.MEMORY}|python:{platform.python_version()}'))}
 
 
 def make(name: str) -> Quality:

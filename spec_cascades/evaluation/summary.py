@@ -60,6 +60,8 @@ class Figures:
     count = len(examples)
     self.points, self.examples = points, examples
     self._read, self._quality = read, quality
+    self._references = [x.references for x in examples]
+    self._signature = quality.signature(self._references)
     self._plan = plan or work.Plan(count, count, 1, 1)
     self._weights, self._clock_weights = (
         metrics.resamples(n, RESAMPLES, seed) for n in (count,
@@ -91,8 +93,7 @@ class Figures:
       ours, theirs = (self.seconds(k, records) for k in (
           key, self.base[self.points[key].temperature]))
       texts = [self._read(r.tokens) for r in self.taken(key, records)]
-      references = [x.reference for x in self.examples]
-      parts = self._quality.parts(texts, references)
+      parts = self._quality.parts(texts, self._references)
       self._known[key] = frontier.Samples(
           float(ours.sum() / theirs.sum()), self._quality.of(parts.sum(0)),
           metrics.bootstrap_ratio(ours, theirs, self._clock_weights),
@@ -114,10 +115,11 @@ class Figures:
       common: The columns that all rows share.
       cost: The columns about programs and compilation.
     """
-    plan = dict(timed=self._plan.timed, trials=self._plan.trials)
+    own = dict(metric=self._quality.name, signature=self._signature,
+               timed=self._plan.timed, trials=self._plan.trials)
     return _row(key, self.points[key], self.taken(key, records),
                 self.seconds(key, records), self.samples(key, records),
-                self._quality, dict(common, **plan), cost)
+                dict(common, **own), cost)
 
 
 def summarise(figures: Figures, records: Records, common: dict[str, Any],
@@ -148,8 +150,7 @@ def summarise(figures: Figures, records: Records, common: dict[str, Any],
                          for key, point in points.items() if point.drafter])
 
 
-def _row(key, point, taken, seconds, sample, quality, common, cost
-         ) -> results.Row:
+def _row(key, point, taken, seconds, sample, common, cost) -> results.Row:
   low, high = metrics.interval(sample.qualities)
   relative_low, relative_high = metrics.interval(sample.latencies)
   sums = metrics.ratios([r.stats for r in taken])
@@ -157,9 +158,8 @@ def _row(key, point, taken, seconds, sample, quality, common, cost
   setting.pop('model')
   return results.Row(
       schema=results.SCHEMA, key=key, examples=len(taken),
-      faults=sum(r.fault > 0 for r in taken), metric=quality.name,
+      faults=sum(r.fault > 0 for r in taken),
       quality=sample.quality, quality_low=low, quality_high=high,
-      signature=quality.signature(),
       relative_latency=sample.latency, relative_low=relative_low,
       relative_high=relative_high, **metrics.latencies(seconds),
       tokens_per_second=float(

@@ -105,6 +105,8 @@ class Run:
     count = len(self.examples)
     self.plan = work.Plan(count, min(sweep.timed or count, count), sweep.trials,
                           sweep.batch)
+    # Refuses now what can't be measured here, rather than after the decoding.
+    self.quality.parts([''], [self.examples[0].references])
     self.pair = pairs.load(sweep.verifier, sweep.drafter)
     for point in points:
       rules.check_pair(point.drafter or rules.NULL, self.pair)

@@ -43,7 +43,7 @@ def export(run: loop.Run, output: str, *, dtype: str = 'bfloat16',
     found = quality.translate(lm, params, corpus.vocabulary, sources,
                               width=max(longest, *corpus.buckets, 1))
     figures[f'bleu_{name}'] = round(
-        metrics.bleu(found, [target for _, target in chosen])[0], 2)
+        metrics.bleu(found, [(target,) for _, target in chosen])[0], 2)
     log(f'{name}: BLEU {figures[f"bleu_{name}"]} on {len(chosen)} sentences')
   native.save(output, lm, params, pathlib.Path(
       corpus.vocabulary.path).expanduser(), dtype,

@@ -92,7 +92,7 @@ class Validation:
                       [source for source, _ in self.pairs],
                       width=max(self.corpus.buckets),
                       max_length=self.max_length, batch=self.batch)
-    return metrics.bleu(found, [target for _, target in self.pairs])[0]
+    return metrics.bleu(found, [(target,) for _, target in self.pairs])[0]
 
 
 def distinct_pairs(corpus: data_lib.ParallelText, split: str) -> list[Pair]:

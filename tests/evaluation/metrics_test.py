@@ -7,18 +7,22 @@ from spec_cascades.evaluation import metrics
 
 REFERENCES = ['Die Datei wird im Ordner gespeichert.',
               'Öffnen Sie das Fenster!', 'Dieses Paket enthält Doku.', 'Ja.']
+OTHERS = ['Die Datei wird in dem Verzeichnis abgelegt.', 'Fenster öffnen',
+          'In diesem Paket steckt die Bibliothek.', 'Jawohl.']
+SINGLE = [(x,) for x in REFERENCES]
 TEXTS = ['Die Datei wird im Verzeichnis gespeichert.', 'Öffnen Sie Fenster',
          'Dieses Paket enthält die Bibliothek.', '']
 
 
 def test_bleu_equals_sacrebleu():
-  score, signature = metrics.bleu(TEXTS, REFERENCES)
+  score, signature = metrics.bleu(TEXTS, SINGLE)
+  assert 'nrefs:1|' in signature
   assert score == sacrebleu.corpus_bleu(TEXTS, [REFERENCES]).score
   assert 'tok:13a' in signature and sacrebleu.__version__ in signature
 
 
 def test_summed_parts_give_corpus_bleu():
-  parts = metrics.bleu_parts(TEXTS, REFERENCES)
+  parts = metrics.bleu_parts(TEXTS, SINGLE)
   for chosen in ([0, 1, 2, 3], [0, 0, 2], [3], [1, 3]):
     want = sacrebleu.corpus_bleu([TEXTS[i] for i in chosen],
                                  [[REFERENCES[i] for i in chosen]]).score
@@ -26,9 +30,26 @@ def test_summed_parts_give_corpus_bleu():
                                rtol=1e-12)
 
 
+@pytest.mark.parametrize('others,count', [
+    (OTHERS, '2'), ([None, *OTHERS[1:]], 'var')])
+def test_bleu_of_several_references_is_sacrebleus(others, count):
+  """Also where an example has fewer than the others."""
+  pairs = [[x for x in pair if x] for pair in zip(REFERENCES, others)]
+  scorer = sacrebleu.BLEU()
+  want = scorer.corpus_score(TEXTS, [REFERENCES, others]).score
+  score, signature = metrics.bleu(TEXTS, pairs)
+  assert score == want > sacrebleu.corpus_bleu(TEXTS, [REFERENCES]).score
+  assert signature == str(scorer.get_signature())
+  assert f'nrefs:{count}|' in signature
+
+
 def test_texts_and_references_must_pair_up():
   with pytest.raises(ValueError):
-    metrics.bleu_parts(TEXTS, REFERENCES[1:])
+    metrics.bleu_parts(TEXTS, SINGLE[1:])
+  with pytest.raises(ValueError, match="example 0 are the string 'Die Datei"):
+    metrics.bleu_parts(TEXTS, REFERENCES)
+  with pytest.raises(ValueError, match='Example 1 has no reference; give at'):
+    metrics.bleu_parts(TEXTS, [*SINGLE[:1], (), *SINGLE[2:]])
 
 
 def test_resamples_draw_n_examples_and_repeat():

@@ -139,7 +139,8 @@ def test_inputs_that_do_not_fit_are_refused(sweep, tmp_path):
   for changes, what in (
       (dict(buckets=((8, 20),)), 'widest bucket takes 8'),
       (dict(data=str(tmp_path / 'none.tsv')), 'No evaluation set'),
-            (dict(drafter='x'), 'No checkpoint at x')):
+      (dict(quality='GSM8K'), 'has no number; end it with'),
+      (dict(drafter='x'), 'No checkpoint at x')):
     with pytest.raises(ValueError, match=what):
       sweep_lib.Run(dataclasses.replace(
           sweep, output_dir=str(tmp_path / 'out'), **changes))
