@@ -132,17 +132,17 @@ DATASETS = {x.name: x for x in (
                  f'"{records.UNANSWERABLE}" if it has no answer there.\n\n')),
     Dataset(
         'web_questions', 'web_questions:1.0.0', ('train', 'test'), 'test',
-        64, 32, ('EM', 'F1'), records.web_questions,
+        64, 32, ('WebQ',), records.web_questions,
         _t5('wq question: {question}'), _questions(shots=1)),
     Dataset(
         'natural_questions', 'natural_questions_open:1.0.0',
         ('train', 'validation'), 'validation',
-        64, 32, ('EM', 'F1'), records.natural_questions,
+        64, 32, ('NQ',), records.natural_questions,
         _t5('nq question: {question}'), _questions(shots=1)),
     Dataset(
         'trivia_qa', 'trivia_qa/unfiltered.nocontext:1.1.0',
         ('train', 'validation'), 'validation',
-        128, 32, ('EM', 'F1'), records.trivia_qa,
+        128, 32, ('TriviaQA-EM', 'TriviaQA-F1'), records.trivia_qa,
         _t5('trivia_qa question: {question}'), _questions(shots=5)),
 )}
 
