@@ -1,0 +1,62 @@
+"""The public data sets' examples for sweeps, and their metrics for seqio.
+
+Functions load TensorFlow when they are called: only then is data read.
+"""
+from __future__ import annotations
+
+import itertools
+import os
+from typing import Callable, Sequence
+
+from spec_cascades.evaluation import examples as examples_lib
+from spec_cascades.evaluation import qualities
+
+Score = Callable[[Sequence[Sequence[str]], Sequence[str]], dict[str, float]]
+
+
+def examples(name: str, *, style: str, split: str | None = None,
+             limit: int | None = None, shots: int | None = None, seed: int = 0,
+             tfds_data_dir: str | os.PathLike | None = None
+             ) -> list[examples_lib.Example]:
+  """The prompts of a seqio Task as text, so that any tokenizer may read them.
+
+  Args:
+    name: Of the data set, see `data.public_datasets.DATASETS`.
+    style: 't5', or 'few_shot' for decoder-only models.
+    split: The default is the one whose scores are published.
+    limit: Take the first so many in TFDS's order; None takes all.
+    shots: Solved records in a prompt; None takes the data set's number.
+    seed: Of the draw of solved records.
+    tfds_data_dir: Where TFDS has the data set; the default is that of TFDS.
+
+  Raises:
+    ValueError: A name is unknown, a number too small, or the data set missing.
+  """
+  from spec_cascades.data import public  # It loads TensorFlow.
+  if limit is not None and limit < 1:
+    raise ValueError(f'Got {limit} examples; give at least 1, or None for all.')
+  texts = public.texts(name, style=style, split=split, shots=shots, seed=seed,
+                       tfds_data_dir=tfds_data_dir)
+  return [_example(i, x) for i, x in enumerate(itertools.islice(texts, limit))]
+
+
+def _example(index, text) -> examples_lib.Example:
+  return examples_lib.Example(index, text.id, text.prompt, text.references[0])
+
+
+def answer(name: str, style: str, text: str) -> str:
+  """The answer in a model's text: what goes on after it is left out."""
+  from spec_cascades.data import public_datasets  # It loads TensorFlow.
+  return public_datasets.find(name).template(style).clean(text)
+
+
+def metric_fns(name: str) -> list[Score]:
+  """The data set's metrics, to be given to `data.public.register`."""
+  from spec_cascades.data import public_datasets  # It loads TensorFlow.
+  return [_score(x) for x in public_datasets.find(name).metrics]
+
+
+def _score(metric: str) -> Score:
+  def score(targets, predictions):
+    return {metric: qualities.make(metric)(predictions, targets)}
+  return score
