@@ -41,7 +41,7 @@ def examples(name: str, *, style: str, split: str | None = None,
 
 
 def _example(index, text) -> examples_lib.Example:
-  return examples_lib.Example(index, text.id, text.prompt, text.references[0])
+  return examples_lib.Example(index, text.id, text.prompt, text.references)
 
 
 def answer(name: str, style: str, text: str) -> str:

@@ -19,7 +19,8 @@ from tests.models import tiny
 
 ROWS, WIDTH, GAMMA, NEAR = 12, 9, 3, 1e-4
 MODELS = pytest.mark.parametrize('name', [
-    't5_1_1', 'gemma3', pytest.param('llama3', marks=pytest.mark.slow)])
+    'gemma3', *(pytest.param(name, marks=pytest.mark.slow)
+                for name in ('t5_1_1', 'llama3'))])
 TEMPERATURES = pytest.mark.parametrize('temperature', [0., 1.])
 DRAW = np.random.default_rng(3)
 TOKENS = DRAW.integers(1, tiny.VOCAB, (ROWS, WIDTH))
@@ -144,8 +145,9 @@ def test_rows_agree_or_differ_at_a_near_tie(name, temperature):
   assert pairs == 2 * ROWS + 3 and all(x < NEAR for x in apart)
 
 
+@MODELS
 @TEMPERATURES
-def test_another_model_is_more_than_a_near_tie_apart(temperature):
+def test_another_model_is_more_than_a_near_tie_apart(name, temperature):
   """The control: in the larger batch p has 2 % of noise."""
-  _, apart = margins('gemma3', temperature, noise=.02)
+  _, apart = margins(name, temperature, noise=.02)
   assert apart and max(apart) > NEAR
