@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import importlib.metadata
 import pathlib
 import platform
@@ -20,6 +19,7 @@ from spec_cascades.evaluation import programs as programs_lib
 from spec_cascades.evaluation import qualities
 from spec_cascades.evaluation import results
 from spec_cascades.evaluation import rules
+from spec_cascades.evaluation import sources
 from spec_cascades.evaluation import summary
 from spec_cascades.evaluation import text
 from spec_cascades.evaluation import timing
@@ -40,7 +40,7 @@ class Sweep:
     verifier: Checkpoint of the large model.
     drafter: Checkpoint of the small model; None: curves need none.
     asking: How a source becomes a prompt, for decoder-only models.
-    data: Tab-separated texts with references.
+    data: Path of a tab-separated file, or one of `sources`.
     examples: Take the first so many; None takes all.
     quality: What texts are measured by, a name in `qualities.QUALITIES`.
     gamma: Tokens drafted a round.
@@ -58,7 +58,7 @@ class Sweep:
   verifier: str = str(pairs.SHIPPED / 'verifier')
   drafter: str | None = str(pairs.SHIPPED / 'drafter')
   asking: asking_lib.Asking = asking_lib.Asking()
-  data: str = str(examples_lib.SOFTWARE_DOCS)
+  data: Any = str(examples_lib.SOFTWARE_DOCS)
   examples: int | None = None
   quality: str = 'BLEU'
   gamma: int = 5
@@ -101,7 +101,9 @@ class Run:
     self.quality = qualities.make(sweep.quality)
     points = points_lib.expand(sweep.curves, gamma=sweep.gamma, alone=alone,
                                top_p=sweep.top_p, top_k=sweep.top_k)
-    self.examples = examples_lib.read(sweep.data, limit=sweep.examples)
+    self.source = (sources.Table(sweep.data) if isinstance(sweep.data, str)
+                   else sweep.data)
+    self.examples = self.source.read(sweep.examples)
     count = len(self.examples)
     self.plan = work.Plan(count, min(sweep.timed or count, count), sweep.trials,
                           sweep.batch)
@@ -156,7 +158,8 @@ class Run:
         journal.note('started')
       programs = programs_lib.Programs(self.pair, self.sweep.curves,
                                        eos=self.eos)
-      read = functools.partial(self.sweep.asking.answer, self.pair.vocabulary)
+      read = lambda tokens: self.source.clean(
+          self.sweep.asking.answer(self.pair.vocabulary, tokens))
       figures = summary.Figures(self.points, self.examples, read,
                                 self.sweep.seed, self.quality, self.plan)
       failed = {}
@@ -215,7 +218,7 @@ class Run:
         sweep=results.content_key(self.configuration), seed=self.sweep.seed,
         verifier=self.pair.verifier.name,
         drafter=self.pair.drafter.name if self.pair.drafter else '',
-        batch=self.plan.batch, data=pathlib.Path(self.sweep.data).name,
+        batch=self.plan.batch, data=self.source.name,
         device=timing.device(), machine=timing.machine(), versions=versions(),
         started=started, finished=finished[-1] if finished else '')
 

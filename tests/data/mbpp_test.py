@@ -1,7 +1,7 @@
 """The TFDS builder of MBPP on a file like the published one."""
 import pytest
 
-import publicdata
+from tests import publicdata
 
 pytestmark = pytest.mark.filterwarnings('ignore::DeprecationWarning')
 

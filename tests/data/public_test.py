@@ -3,7 +3,7 @@ from unittest import mock
 
 import pytest
 
-import publicdata
+from tests import publicdata
 
 pytestmark = pytest.mark.filterwarnings('ignore::DeprecationWarning')
 # Name: prompt 't5', target, references of one record, then prompt 'few_shot'

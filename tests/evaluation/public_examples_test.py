@@ -6,7 +6,7 @@ import pytest
 
 from spec_cascades.evaluation import public_examples
 from spec_cascades.evaluation import qualities
-import publicdata
+from tests import publicdata
 
 pytestmark = pytest.mark.filterwarnings('ignore::DeprecationWarning')
 NAME = 'natural_questions'

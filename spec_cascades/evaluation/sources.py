@@ -1,0 +1,127 @@
+"""Where a sweep's texts come from: anything with these three members.
+
+  name: What tables call the data.
+  read(limit): The first so many examples, all if None.
+  clean(text): The answer in a text that a model has written.
+
+In gin: `sweep.Sweep.data = @sources.Corpus()`, or just the path of a table.
+"""
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+
+import numpy as np
+
+from spec_cascades.evaluation import examples as examples_lib
+from spec_cascades.evaluation import public_examples
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+  """A tab-separated file with a header; see `examples.read`.
+
+  Attributes:
+    path: Of the file.
+    source: Column of the input text.
+    target: Column of the reference.
+  """
+  path: str = str(examples_lib.SOFTWARE_DOCS)
+  source: str = 'en'
+  target: str = 'de'
+
+  @property
+  def name(self) -> str:
+    return pathlib.Path(self.path).name
+
+  def read(self, limit: int | None) -> list[examples_lib.Example]:
+    """ValueError if the file can't be read as such a table."""
+    return examples_lib.read(self.path, source=self.source, target=self.target,
+                             limit=limit)
+
+  def clean(self, text: str) -> str:
+    return text
+
+
+@dataclasses.dataclass(frozen=True)
+class Corpus:
+  """A split of a corpus that scripts/build_corpus.py has written.
+
+  Attributes:
+    directory: Holds a file of JSON lines a split.
+    split: 'train', 'validation' or 'test'.
+    source: Key of the input text.
+    target: Key of the reference.
+    distinct: Leave out what has a near-duplicate in train.
+    words: Leave out inputs of more words.
+    seed: Of the order, in which the first so many are taken.
+  """
+  directory: str = '~/.cache/spec_cascades/corpora/debian_ende'
+  split: str = 'test'
+  source: str = 'en'
+  target: str = 'de'
+  distinct: bool = True
+  words: int | None = None
+  seed: int = 0
+
+  @property
+  def name(self) -> str:
+    return f'{pathlib.Path(self.directory).name}, {self.split}'
+
+  def read(self, limit: int | None) -> list[examples_lib.Example]:
+    """ValueError if there is no such split, or nothing is left of it."""
+    path = pathlib.Path(self.directory).expanduser() / f'{self.split}.jsonl'
+    if not path.is_file():
+      raise ValueError(f'No corpus at {path}; make it with '
+                       'scripts/build_corpus.py.')
+    lines = [json.loads(x) for x in path.read_text('utf-8').splitlines()]
+    if lines and not {self.source, self.target} <= set(lines[0]):
+      raise ValueError(f'{path} has no {self.source} or no {self.target}; its '
+                       f'keys are {", ".join(lines[0])}.')
+    kept = [x for x in lines if not (self.distinct and x['near_duplicate'])
+            and (self.words is None or len(x[self.source].split())
+                 <= self.words)]
+    if not kept:
+      raise ValueError(f'No example of {path} is left; allow more words, or '
+                       'distinct=False.')
+    order = np.random.default_rng(self.seed).permutation(len(kept))[:limit]
+    return [examples_lib.Example(i, x['id'], x[self.source], (x[self.target],))
+            for i, x in enumerate(kept[j] for j in order)]
+
+  def clean(self, text: str) -> str:
+    return text
+
+
+@dataclasses.dataclass(frozen=True)
+class Public:
+  """One of the paper's data sets; see `data.public_datasets`.
+
+  Attributes:
+    dataset: Its name there.
+    style: 't5', or 'few_shot' for decoder-only models.
+    split: None: the one whose scores are published.
+    shots: Solved records in a prompt; None takes the data set's number.
+    seed: Of the draw of solved records.
+    data_dir: Where TFDS has it; None: the default of TFDS.
+  """
+  dataset: str
+  style: str = 't5'
+  split: str | None = None
+  shots: int | None = None
+  seed: int = 0
+  data_dir: str | None = None
+
+  @property
+  def name(self) -> str:
+    return f'{self.dataset}, {self.style}'
+
+  def read(self, limit: int | None) -> list[examples_lib.Example]:
+    """ValueError if it is not there; the message has the command for that."""
+    return public_examples.examples(
+        self.dataset, style=self.style, split=self.split, limit=limit,
+        shots=self.shots, seed=self.seed, tfds_data_dir=self.data_dir)
+
+  def clean(self, text: str) -> str:
+    """What goes on after the answer is left out."""
+    return public_examples.answer(self.dataset, self.style, text)

@@ -1,0 +1,66 @@
+"""Texts of sweeps from tables, corpora and public data sets."""
+import json
+
+import pytest
+
+from spec_cascades.evaluation import examples
+from spec_cascades.evaluation import sources
+from tests import publicdata
+
+LINES = [dict(id=f'x{i}', en='word ' * (i + 1), de=f'Wort {i}',
+              near_duplicate=i % 3 == 0) for i in range(12)]
+
+
+@pytest.fixture
+def corpus(tmp_path):
+  (tmp_path / 'test.jsonl').write_text(
+      '\n'.join(map(json.dumps, LINES)) + '\n', encoding='utf-8')
+  return sources.Corpus(str(tmp_path))
+
+
+def test_a_corpus_without_near_duplicates_in_a_fixed_order(corpus):
+  found = corpus.read(None)
+  assert {x.id for x in found} == {f'x{i}' for i in range(12) if i % 3}
+  assert [x.index for x in found] == list(range(8))
+  assert corpus.read(3) == found[:3] and corpus.read(None) == found
+  other = sources.Corpus(corpus.directory, seed=1).read(None)
+  assert {x.id for x in other} == {x.id for x in found}
+  assert [x.id for x in other] != [x.id for x in found]
+  text = LINES[int(found[0].id[1:])]
+  assert (found[0].source, found[0].references) == (text['en'], (text['de'],))
+
+
+def test_what_a_corpus_leaves_out_is_chosen(corpus):
+  read = lambda **given: sources.Corpus(corpus.directory, **given).read(None)
+  assert len(read(distinct=False)) == 12
+  assert {x.id for x in read(words=3)} == {'x1', 'x2'}
+  swapped, = read(words=2, source='de', target='en', split='test')[:1]
+  assert swapped.source.startswith('Wort')
+
+
+@pytest.mark.parametrize('given,match', [
+    (dict(split='dev'), 'No corpus at .*build_corpus'),
+    (dict(source='document'), 'has no document .* keys are id, en, de'),
+    (dict(words=0), 'No example of .* allow more words')])
+def test_a_corpus_that_will_not_do_is_refused(corpus, given, match):
+  with pytest.raises(ValueError, match=match):
+    sources.Corpus(corpus.directory, **given).read(None)
+
+
+def test_a_table_is_what_examples_read():
+  table = sources.Table()
+  assert table.read(5) == examples.read(limit=5)
+  assert table.name == 'software_docs.en-de.tsv' and table.clean(' a') == ' a'
+
+
+@pytest.mark.filterwarnings('ignore::DeprecationWarning')
+def test_a_public_data_set_cleans_its_answers(tmp_path):
+  publicdata.prepare('natural_questions', tmp_path)
+  source = sources.Public('natural_questions', 'few_shot',
+                          data_dir=str(tmp_path))
+  found = source.read(2)
+  assert len(found) == 2 and found[0].source.endswith('Answer:')
+  assert source.clean(' Oslo\nQuestion: and now?') == 'Oslo'
+  assert source.name == 'natural_questions, few_shot'
+  with pytest.raises(ValueError, match='prepare_public.py'):
+    sources.Public('gsm8k', data_dir=str(tmp_path)).read(2)
