@@ -69,7 +69,9 @@ def model(name):
                  MODEL_MAPPING_NAMES[family].replace('Text', '').removesuffix(
                      'Model') + ('ForConditionalGeneration' if family in (
                          't5', 'mt5', 'gemma3') else 'ForCausalLM'))
-  made = kind(config).eval()
+  with torch.random.fork_rng():
+    torch.manual_seed(0)                  # of what transformers draws
+    made = kind(config).eval()
   generator = torch.Generator().manual_seed(0)
   if name in ('t5_1_1', 'mt5'):
     made.lm_head.weight = torch.nn.Parameter(made.shared.weight / 3)
