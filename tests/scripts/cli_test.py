@@ -85,7 +85,7 @@ def test_sweep_refuses(pair_dir, broken, tmp_path):
       (sweep('--gin.OUTPUT_DIR=5'), 'output_dir=5'),
       (sweep('--gin.chow/points.Curve.alphas=(7.0,)'), 'alpha of Chow is 7.0'),
       (sweep('--gin.TOP_P=0.0'), 'top_p'), (sweep('--gin.SEED=-1'), 'seed=-1'),
-      (sweep('--gin.EXAMPLES=0'), 'Got 0 examples'),
+      (sweep('--gin.EXAMPLES=0'), 'Got examples=0'),
       (sweep('--gin.BUCKETS=((6, 20),)'), 'add one to BUCKETS'),
       (sweep('--gin.BUCKETS=7'), 'gin:'),
       (sweep(verifier='nowhere'), 'No checkpoint at'),
