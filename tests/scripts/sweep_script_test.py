@@ -76,7 +76,8 @@ def test_a_killed_sweep_resumes_to_the_same_rows(start, tmp_path):
                       for e in records(d / sweep_lib.JOURNAL)}
   assert tokens(killed) == tokens(whole)
   assert {p.name for p in whole.iterdir()} == {
-      'examples.jsonl', 'results.jsonl', 'frontier.png', 'report.html'}
+      'examples.jsonl', 'results.jsonl', 'frontier.png', 'frontier.pdf',
+      'report.html'}
 
   content = {p.name: p.read_bytes() for p in whole.iterdir()}
   refused = start(whole, GAMMA=4)
