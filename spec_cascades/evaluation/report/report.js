@@ -5,7 +5,9 @@
   const REACH = 24;               // pixels from a mark that count as on it
   const all = (query, root = document) => [...root.querySelectorAll(query)];
   const panels = document.querySelector('.panels');
-  const plots = all('svg', panels);
+  // Chromium puts an <svg> that listens to focus into the tab order: its
+  // figure listens instead.
+  const plots = all('figure', panels);
   const tip = document.getElementById('tip');
   const targetOf = link => document.querySelector(link.getAttribute('href'));
   const shown = root => all('.curve:not(.off) .point', root);
@@ -24,9 +26,10 @@
 
   function highlight(point) {
     hide();
-    for (const part of [point, point.closest('.curve'), targetOf(point)])
+    const curve = point.closest('.curve');
+    for (const part of [point, curve, targetOf(point)])
       part.classList.add('on');
-    point.closest('svg').classList.add('lit');
+    if (!curve.matches('.off')) point.closest('figure').classList.add('lit');
   }
 
   function show(point) {
@@ -37,6 +40,14 @@
     tip.className = point.closest('.curve').dataset.curve;
     tip.hidden = false;
     place(point.querySelector('.mark').getBoundingClientRect());
+  }
+
+  // What the pointer left goes back to what has the focus.
+  function settle() {
+    const focus = document.activeElement;
+    if (focus.matches('.point')) show(focus);
+    else if (focus.matches('tr[id] a')) highlight(targetOf(focus));
+    else hide();
   }
 
   function fill(row) {
@@ -94,7 +105,7 @@
     const by = key === 'ArrowLeft' || key === 'ArrowUp' ? -1 : 1;
     if (key === 'ArrowLeft' || key === 'ArrowRight')
       return line[line.indexOf(point) + by];
-    const curves = all('.curve:not(.off)', point.closest('svg'));
+    const curves = all('.curve:not(.off)', point.closest('figure'));
     const count = curves.length;
     return curves[(curves.indexOf(curve) + by + count) % count]
         .querySelector('.point');
@@ -135,10 +146,10 @@
     plot.addEventListener('pointermove', event => {
       if (event.pointerType === 'touch') return;
       const point = nearest(plot, event);
-      point ? show(point) : hide();
+      point ? show(point) : settle();
     });
     plot.addEventListener('pointerleave', event => {
-      if (event.pointerType !== 'touch') hide();
+      if (event.pointerType !== 'touch') settle();
     });
     plot.addEventListener('pointerdown', () => { before = active; });
     // A mouse is on a point already; a finger opens the tooltip first.
@@ -189,7 +200,7 @@
     const light = () => highlight(targetOf(link));
     row.addEventListener('pointerenter', light);
     row.addEventListener('focusin', light);
-    row.addEventListener('pointerleave', hide);
+    row.addEventListener('pointerleave', settle);
     row.addEventListener('focusout', hide);
     link.addEventListener('click', event => {
       event.preventDefault();
@@ -207,7 +218,7 @@
     if (event.key === 'Escape') hide();
   });
   document.addEventListener('pointerdown', event => {
-    if (!event.target.closest('.panels svg')) hide();
+    if (!event.target.closest('.panels figure')) hide();
   });
   panels.classList.add('live');
   for (const hidden of all('.scripted')) hidden.hidden = false;
