@@ -248,9 +248,10 @@ def test_the_page_is_whole_without_javascript(visit, summary):
   playwright.expect(page.locator(f'a[href="{point}"]')).to_be_in_viewport()
 
 
-def test_print_has_the_figures_and_no_controls(visit):
-  page = visit()
+def test_print_has_figures_with_intervals_and_no_controls(visit):
+  page = visit(720, reduced_motion='reduce')
   page.emulate_media(media='print')
   assert page.locator('#intervals').is_hidden()
-  assert page.locator('.panels svg').first.is_visible()
+  assert opacity(page, '.point .whisker') > .4
+  assert page.evaluate('document.documentElement.scrollWidth') == 720
   assert page.pdf().startswith(b'%PDF')
