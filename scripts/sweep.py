@@ -89,7 +89,7 @@ def measure(run: Any) -> list[str]:
       tqdm.tqdm, dynamic_ncols=True,
       mininterval=0.5 if sys.stderr.isatty() else 15))
   print(report.write(run.directory, done))
-  for name in (sweep.RESULTS, report.PICTURE, report.PAGE):
+  for name in (sweep.RESULTS, *report.PICTURES, report.PAGE):
     print(run.directory / name)
   return done.failures
 

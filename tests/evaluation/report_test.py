@@ -1,7 +1,9 @@
 """The report is whole, self-contained and says what the numbers can't."""
 import dataclasses
 import html.parser
+import pathlib
 import re
+import tomllib
 import xml.etree.ElementTree as ET
 
 import fakesweep
@@ -9,11 +11,13 @@ import pytest
 
 from spec_cascades.evaluation import points
 from spec_cascades.evaluation import report
+from spec_cascades.evaluation.report import acceptance
 from spec_cascades.evaluation.report import style
 from spec_cascades.evaluation.report import svg
 from spec_cascades.evaluation.report import table
 from spec_cascades import targets
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 VOID = {'meta', 'link', 'img', 'br'}
 
 
@@ -76,8 +80,29 @@ def test_the_page_nests_and_escapes(written):
 
 def test_the_page_loads_nothing(written):
   content, page = parse(written[0])
-  assert not re.search(r'https?:|url\(|@import|<script|<link|<img', content)
-  assert not {name for name, _ in page.attributes} & {'src', 'href'}
+  assert not re.search(r'https?:|url\(|@import|<link|<img|fetch', content)
+  names = {name for name, _ in page.attributes}
+  assert not names & {'src', 'srcset', 'style'}
+  assert "default-src 'none'" in content
+
+
+def test_points_and_rows_link_to_each_other_without_a_script(written, summary):
+  _, page = parse(written[0])
+  links = [value for name, value in page.attributes if name == 'href']
+  anchors = [value for name, value in page.attributes if name == 'id']
+  assert all(link.startswith('#') for link in links)
+  assert len(set(anchors)) == len(anchors)
+  assert {link[1:] for link in links} == set(anchors) - {'tip', 'intervals'}
+  assert len(links) == len(set(links)) == 2 * len(summary.rows)
+
+
+def test_the_package_ships_the_style_and_the_script():
+  folder = pathlib.Path(report.__file__).parent
+  rules = tomllib.loads((ROOT / 'pyproject.toml').read_text())[
+      'tool']['setuptools']['package-data']['spec_cascades']
+  shipped = {path for rule in rules
+             for path in (ROOT / 'spec_cascades').glob(rule)}
+  assert {folder / 'report.css', folder / 'report.js'} <= shipped
 
 
 def test_the_page_shows_every_point_and_both_themes(written, summary):
@@ -88,6 +113,26 @@ def test_the_page_shows_every_point_and_both_themes(written, summary):
   assert 'prefers-color-scheme: dark' in content and 'viewport' in content
   assert 'illustrative' in words and summary.rows[0].signature in words
   assert content.count('<svg viewBox') == 2          # T = 1 and T = 0
+
+
+def test_acceptance_has_a_chart_per_method_and_temperature(summary):
+  classes = {row.method: 'c' for row in summary.rows}
+  tree = ET.fromstring(
+      f'<div>{acceptance.charts(summary.drafting, classes)}</div>')
+  drafted = [point for point, _ in summary.drafting]
+  assert len(tree.findall('.//svg')) == len(
+      {(point.method, point.temperature) for point in drafted})
+  hints = [x.text for x in tree.iter('title')]
+  assert len(hints) == len(drafted)
+  assert all(hint.endswith('accepted 1.00 (1.00 to 1.00) at 1; '
+                           '0.00 (0.00 to 0.00) at 2') for hint in hints)
+  for line in tree.iter('line'):
+    assert 0 <= float(line.get('y1')) <= acceptance.HEIGHT
+
+
+def test_labels_of_a_small_chart_do_not_overlap():
+  assert acceptance._apart([(12, .1), (10, .2), (50, .3)]) == [
+      (10, .2), (22, .1), (50, .3)]
 
 
 def test_each_panel_is_xml_inside_its_box(summary):
@@ -111,11 +156,14 @@ def test_a_sweep_of_one_example_and_no_rule_is_drawn(tmp_path):
       tmp_path / report.PAGE).read_text()
 
 
-def test_the_picture_is_a_png(written):
-  content = (written[0] / report.PICTURE).read_bytes()
+def test_the_pictures_are_a_png_and_a_pdf_with_truetype(written):
+  content = (written[0] / 'frontier.png').read_bytes()
   assert content.startswith(b'\x89PNG') and len(content) > 10_000
   assert {p.name for p in written[0].iterdir()} == {
-      report.PICTURE, report.PAGE}
+      'frontier.png', 'frontier.pdf', report.PAGE}
+  content = (written[0] / 'frontier.pdf').read_bytes()
+  assert content.startswith(b'%PDF') and b'/FontFile2' in content
+  assert b'/Type3' not in content
 
 
 def test_the_terminal_table_is_aligned(written, summary):

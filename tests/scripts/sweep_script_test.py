@@ -77,7 +77,7 @@ def test_a_killed_sweep_resumes_to_the_same_rows(start, tmp_path):
   assert tokens(killed) == tokens(whole)
   assert {p.name for p in whole.iterdir()} == {
       'claims', 'examples.jsonl', 'results.jsonl', 'frontier.png',
-      'report.html'}
+      'frontier.pdf', 'report.html'}
 
   content = {p.name: p.read_bytes() for p in whole.iterdir()}
   refused = start(whole, GAMMA=4)

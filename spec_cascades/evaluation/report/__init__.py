@@ -1,4 +1,4 @@
-"""What a finished sweep shows: a table, a picture, a page."""
+"""What a finished sweep shows: a table, pictures, a page."""
 from __future__ import annotations
 
 import os
@@ -10,14 +10,16 @@ from spec_cascades.evaluation.report import html
 from spec_cascades.evaluation.report import plot
 from spec_cascades.evaluation.report import table
 
-PICTURE, PAGE = 'frontier.png', 'report.html'
+PICTURES, PAGE = ('frontier.png', 'frontier.pdf'), 'report.html'
 
 
 def write(directory: pathlib.Path, summary: summary_lib.Summary, *,
           title: str = 'Speculative cascades: cost and quality') -> str:
-  """Writes `frontier.png` and `report.html`; returns the terminal's table."""
-  partial = directory / f'partial.{os.getpid()}.png'
-  plot.write(partial, summary.rows)
-  os.replace(partial, directory / PICTURE)
+  """Writes the pictures and the page; returns the terminal's table."""
+  partial = {name: directory / f'partial.{os.getpid()}.{name}'
+             for name in PICTURES}
+  plot.write(list(partial.values()), summary.rows)
+  for name, path in partial.items():
+    os.replace(path, directory / name)
   files.write_atomically(directory / PAGE, html.page(summary, title))
   return table.everything(summary)

@@ -1,65 +1,31 @@
-"""report.html: one file without scripts or outside resources."""
+"""report.html: one file that loads nothing; its script is optional."""
 from __future__ import annotations
 
 import html
+import pathlib
 from typing import Sequence
 
 from spec_cascades.evaluation import points
 from spec_cascades.evaluation import summary as summary_lib
+from spec_cascades.evaluation.report import acceptance
 from spec_cascades.evaluation.report import style
 from spec_cascades.evaluation.report import svg
 from spec_cascades.evaluation.report import table
 
-STYLE = """
-:root { color-scheme: light dark; --page: #ffffff; --ink: #1f2937;
-  --soft: #5b6472; --rule: #dfe3e8; --band: #f5f7f9; --badge: #fdf0d5;
-  --badge-ink: #7a4b00; }
-* { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 1180px; padding: 24px 20px 48px;
-  background: var(--page); color: var(--ink);
-  font: 15px/1.5 system-ui, -apple-system, "Segoe UI", "DejaVu Sans",
-  sans-serif; }
-h1 { font-size: 1.5rem; line-height: 1.25; margin: 0 0 4px; }
-h2 { font-size: 1.12rem; margin: 32px 0 8px; }
-p, ul { max-width: 46rem; margin: 6px 0; }
-ul { padding-left: 1.2em; }
-.soft, figcaption { color: var(--soft); }
-.panels { display: grid; gap: 20px; margin: 12px 0 4px;
-  grid-template-columns: repeat(auto-fit, minmax(min(100%, 420px), 1fr)); }
-figure { margin: 0; }
-figcaption { font-weight: 600; margin-bottom: 2px; }
-figure svg { display: block; width: 100%; height: auto; }
-svg text { fill: var(--soft); font-size: 12px; }
-svg .strong { fill: var(--ink); font-weight: 600; }
-.grid { stroke: var(--rule); }
-.unit { stroke: var(--soft); stroke-dasharray: 1 4; }
-.level { stroke: var(--ink); stroke-width: 1.6; stroke-dasharray: 6 4; }
-.line { fill: none; stroke: var(--c); stroke-width: 2; }
-.whisker { stroke: var(--c); opacity: .45; }
-.mark { fill: var(--c); stroke: var(--page); }
-.legend { display: flex; flex-wrap: wrap; gap: 4px 18px; }
-.legend span { display: inline-flex; align-items: center; gap: 6px; }
-.key { width: 24px; height: 16px; }
-.scroll { overflow-x: auto; margin: 8px 0; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums;
-  font-size: .9rem; white-space: nowrap; }
-th, td { padding: 4px 10px; text-align: right;
-  border-bottom: 1px solid var(--rule); }
-th { color: var(--soft); font-weight: 600; }
-th:first-child, td:first-child { text-align: left; }
-tbody tr:hover { background: var(--band); }
-.badge { background: var(--badge); color: var(--badge-ink); padding: 1px 7px;
-  border-radius: 9px; font-size: .82rem; }
-@media (max-width: 560px) { body { padding: 18px 14px 36px; }
-  table { font-size: .8rem; } th, td { padding: 4px 5px; }
-  .badge { font-size: .74rem; padding: 1px 5px; } }
-"""
+HERE = pathlib.Path(__file__).parent
+# The browser itself refuses to load anything.
+POLICY = ("default-src 'none'; style-src 'unsafe-inline'; "
+          "script-src 'unsafe-inline'")
 INTRO = (
     'Each point is one setting: quality against the time it took, '
     'as a share of the time that the verifier alone took on the same texts. '
     'Up and to the left is better. The dashed line is the quality of the '
     'verifier alone. Whiskers and ranges are 95 % bootstrap intervals over '
     'texts.')
+USAGE = (
+    'Point at a setting, tap it or go to it with tab and the arrow keys for '
+    'its figures and intervals; a click or enter leads to its row in the '
+    'table, and the row\'s name leads back. The legend hides and shows curves.')
 READING = (
     'Speed-up: how much less time than the verifier alone the curve needs for '
     'at least the verifier\'s quality. Gain: the best quality of the curve '
@@ -78,6 +44,9 @@ READING = (
     'each text.')
 
 
+DEPTHS = (
+    'Share of the drafts judged at each position of a round that was '
+    'accepted: a line per alpha, with 95 % intervals.')
 YIELD = (
     'tokens/call: emitted over calls of the verifier; without bonus, tokens '
     'drawn after a draft without rejection are not counted. accepted at j: of '
@@ -97,22 +66,30 @@ def page(summary: summary_lib.Summary, title: str) -> str:
   body = [
       f'<h1>{html.escape(title)}</h1>',
       f'<p class="soft">{html.escape(lead)}</p>', f'<p>{INTRO}</p>',
+      f'<p class="soft scripted" hidden>{html.escape(USAGE)}</p>',
       _panels(rows, classes, marks),
       '<h2>Against the verifier alone</h2>',
       _table(table.comparisons(summary.comparisons, first.metric)),
       _list(READING),
-      '<h2>All points</h2>', _table(table.points(rows)),
+      '<h2>All points</h2>',
+      _table(table.points(rows), _anchored(rows, classes, marks)),
       '<p class="soft">ms: mean per text. rejected: of the draft tokens '
       'judged. deferred: share of the law that came from the verifier.</p>',
       '<h2>What the drafts yielded</h2>',
+      f'<p class="soft">{DEPTHS}</p>',
+      acceptance.charts(summary.drafting, classes),
       _table(table.drafting(summary.drafting)), f'<p class="soft">{YIELD}</p>',
       '<h2>How it was measured</h2>', _list(table.notes(summary)),
-      f'<p class="soft">{html.escape(_versions(first.versions))}</p>']
+      f'<p class="soft">{html.escape(_versions(first.versions))}</p>',
+      '<div id="tip" role="tooltip" hidden></div>',
+      f'<script>\n{_asset("report.js")}</script>']
   return ('<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
           '<meta name="viewport" content="width=device-width, '
           'initial-scale=1">\n'
-          f'<title>{html.escape(title)}</title>\n'
-          f'<style>{STYLE}{_colours(classes, marks)}</style>\n</head>\n<body>\n'
+          f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
+          f'<title>{html.escape(title)}</title>\n<style>\n'
+          f'{_asset("report.css")}{_colours(classes, marks)}</style>\n'
+          '</head>\n<body>\n'
           + '\n'.join(body) + '\n</body>\n</html>\n')
 
 
@@ -120,10 +97,11 @@ def _colours(classes, marks) -> str:
   rule = lambda method, colour: f'.{classes[method]} {{ --c: {colour}; }}\n'
   light = ''.join(rule(method, mark.light) for method, mark in marks.items())
   dark = ''.join(rule(method, mark.dark) for method, mark in marks.items())
-  return (f'{light}@media (prefers-color-scheme: dark) {{\n'
-          ':root { --page: #12161c; --ink: #e6e9ee; --soft: #9aa4b2;\n'
-          '  --rule: #2b323c; --band: #1a2029; --badge: #4a3a12;\n'
-          f'  --badge-ink: #ffdf9e; }}\n{dark}}}\n')
+  return f'{light}@media (prefers-color-scheme: dark) {{\n{dark}}}\n'
+
+
+def _asset(name: str) -> str:
+  return (HERE / name).read_text(encoding='utf-8')
 
 
 def _panels(rows, classes, marks) -> str:
@@ -132,21 +110,41 @@ def _panels(rows, classes, marks) -> str:
       f'{svg.panel(heat, curves, classes, marks)}</figure>'
       for heat, curves in style.by_temperature(rows).items())
   legend = ''.join(
-      f'<span class="{classes[m]}">{svg.key(k, line=m == points.VERIFIER)}'
-      f'{html.escape(m)}</span>' for m, k in marks.items())
-  return (f'<div class="panels">{figures}</div>'
-          f'<div class="legend">{legend}</div>')
+      f'<button type="button" class="{classes[m]}" data-curve="{classes[m]}" '
+      f'aria-pressed="true" disabled>{svg.key(k, line=m == points.VERIFIER)}'
+      f'{html.escape(m)}</button>' for m, k in marks.items())
+  return (f'<div class="legend" role="group" aria-label="curves">{legend}'
+          '<button type="button" id="intervals" class="scripted" '
+          'aria-pressed="false" hidden>all intervals</button></div>'
+          f'<div class="panels">{figures}</div>')
 
 
-def _table(content: table.Table) -> str:
+def _anchored(rows, classes, marks) -> list[tuple[str, str]]:
+  """How each line of the table of points begins: its row, its first cell."""
+  out = []
+  for row in table.ordered(rows):
+    anchor = style.anchor(row)
+    sign = svg.key(marks[row.method], line=row.method == points.VERIFIER)
+    out.append((
+        f'<tr id="row-{anchor}" class="{classes[row.method]}">',
+        f'{sign}<a href="#point-{anchor}">{html.escape(row.method)}</a>'))
+  return out
+
+
+def _table(content: table.Table,
+           begins: Sequence[tuple[str, str]] = ()) -> str:
   head, body = content
   cell = lambda x: ('<span class="badge">illustrative</span>'
                     if x == 'illustrative' else html.escape(x))
   top = ''.join(f'<th scope="col">{html.escape(x)}</th>' for x in head)
-  inner = [''.join(f'<td>{cell(x)}</td>' for x in line) for line in body]
-  lines = ''.join(f'<tr>{cells}</tr>\n' for cells in inner)
-  return (f'<div class="scroll"><table><thead><tr>{top}</tr></thead>\n'
-          f'<tbody>\n{lines}</tbody></table></div>')
+  lines = []
+  for (row, first), line in zip(
+      begins or [('<tr>', html.escape(line[0])) for line in body], body):
+    cells = [first, *map(cell, line[1:])]
+    lines.append(row + ''.join(f'<td>{x}</td>' for x in cells) + '</tr>\n')
+  return ('<div class="scroll" tabindex="0" role="region" aria-label="table">'
+          f'<table><thead><tr>{top}</tr></thead>\n'
+          f'<tbody>\n{"".join(lines)}</tbody></table></div>')
 
 
 def _list(items: Sequence[str]) -> str:

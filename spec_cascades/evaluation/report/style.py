@@ -2,10 +2,12 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Iterable, Sequence
+from typing import Iterable, Sequence, TypeVar
 
 from spec_cascades.evaluation import points
 from spec_cascades.evaluation import results
+
+Setting = TypeVar('Setting', results.Row, points.Point)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +28,8 @@ SHAPES = {
     'left': ((-1.1, 0), (.85, 1.1), (.85, -1.1))}
 MATPLOTLIB = dict(circle='o', square='s', diamond='D', up='^', down='v',
                   left='<')
-GREY = Mark('#6b7280', '#9ca3af', 'circle')
+ALONE = {points.VERIFIER: Mark('#1f2937', '#e6e9ee', 'circle'),
+         points.DRAFTER: Mark('#6b7280', '#9ca3af', 'circle')}
 MARKS = (
     Mark('#1f5fae', '#7db7ff', 'square'), Mark('#c2570c', '#ffa861', 'up'),
     Mark('#2a7d3b', '#76d28a', 'diamond'), Mark('#7a3fb3', '#c79bff', 'down'),
@@ -35,23 +38,27 @@ MARKS = (
 
 
 def marks(methods: Iterable[str]) -> dict[str, Mark]:
-  """A mark per method: grey for the models alone, then in order."""
+  """A mark per method: their own for the models alone, then in order."""
   names = list(dict.fromkeys(methods))
-  alone = (points.VERIFIER, points.DRAFTER)
-  others = [name for name in names if name not in alone]
+  others = [name for name in names if name not in ALONE]
   found = {name: MARKS[i % len(MARKS)] for i, name in enumerate(others)}
-  return {name: found.get(name, GREY) for name in names}
+  return {name: ALONE.get(name) or found[name] for name in names}
 
 
-def by_temperature(
-    rows: Sequence[results.Row]) -> dict[float, dict[str, list[results.Row]]]:
-  """Rows per temperature (highest first) and method, by rising alpha."""
-  out: dict[float, dict[str, list[results.Row]]] = {}
+def by_temperature(rows: Sequence[Setting]
+                   ) -> dict[float, dict[str, list[Setting]]]:
+  """Rows or points by temperature (falling), method and rising alpha."""
+  out: dict[float, dict[str, list[Setting]]] = {}
   for row in sorted(rows, key=lambda r: (-r.temperature, r.alpha or 0)):
     out.setdefault(row.temperature, {}).setdefault(row.method, []).append(row)
   order = list(dict.fromkeys(row.method for row in rows))
   return {heat: dict(sorted(curves.items(), key=lambda c: order.index(c[0])))
           for heat, curves in out.items()}
+
+
+def anchor(row: results.Row) -> str:
+  """Names a point within a page, and in the page of another run, too."""
+  return row.key[:12]
 
 
 def title(temperature: float) -> str:

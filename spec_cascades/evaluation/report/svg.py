@@ -47,21 +47,19 @@ def panel(heat: float, curves: Mapping[str, Sequence[results.Row]],
   rows = [row for line in curves.values() for row in line]
   lows = [r.quality_low for r in rows] + [r.quality for r in rows]
   highs = [r.quality_high for r in rows] + [r.quality for r in rows]
-  x = _Scale(0, max(1.1, *(r.relative_latency for r in rows)), LEFT,
+  x = _Scale(0, max(1.1, *(r.relative_high for r in rows)), LEFT,
              WIDTH - RIGHT, 6)
   y = _Scale(max(min(lows), 0), max(max(highs), min(lows) + 1e-3),
              HEIGHT - BOTTOM, TOP, 5)
   metric = rows[0].metric
   parts = [_grid(x, y, metric)]
   for method, line in curves.items():
-    kind = classes[method]
-    if method == points.VERIFIER:
-      parts.append(_level(x, y, line[0]))
-    else:
-      parts.append(_curve(x, y, line, kind, marks[method]))
+    parts.append(f'<g class="curve {classes[method]}" '
+                 f'data-curve="{classes[method]}">'
+                 f'{_curve(x, y, line, marks[method])}</g>')
   label = html.escape(
       f'{metric} against relative latency, {style.title(heat)}')
-  return (f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
+  return (f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="group" '
           f'aria-label="{label}">{"".join(parts)}</svg>')
 
 
@@ -93,24 +91,30 @@ def _grid(x, y, metric) -> str:
   return ''.join(parts)
 
 
-def _level(x, y, row) -> str:
-  at = y(row.quality)
-  return (f'<g><title>{_hint(row)}</title><line class="level" '
-          f'x1="{x(x.low)}" x2="{x(x.high)}" y1="{at}" y2="{at}"/>'
-          f'<text class="strong" x="{LEFT + 4}" y="{at - 5}">verifier</text>'
-          '</g>')
+def _curve(x, y, rows, mark) -> str:
+  if rows[0].method == points.VERIFIER:
+    at = y(rows[0].quality)
+    line = (f'<line class="level" x1="{x(x.low)}" x2="{x(x.high)}" y1="{at}" '
+            f'y2="{at}"/><text class="strong" x="{LEFT + 4}" y="{at - 5}">'
+            'verifier</text>')
+  else:
+    spots = ' '.join(f'{x(r.relative_latency)},{y(r.quality)}' for r in rows)
+    line = f'<polyline class="line" points="{spots}"/>'
+  return line + ''.join(_point(x, y, row, mark) for row in rows)
 
 
-def _curve(x, y, rows, kind, mark) -> str:
-  spots = [(x(r.relative_latency), y(r.quality)) for r in rows]
-  line = ' '.join(f'{a},{b}' for a, b in spots)
-  parts = [f'<polyline class="line" points="{line}"/>']
-  for row, (a, b) in zip(rows, spots):
-    parts.append(
-        f'<line class="whisker" x1="{a}" x2="{a}" y1="{y(row.quality_low)}" '
-        f'y2="{y(row.quality_high)}"/>')
-    parts.append(f'<g><title>{_hint(row)}</title>{_mark(a, b, mark.shape)}</g>')
-  return f'<g class="{kind}">{"".join(parts)}</g>'
+def _point(x, y, row, mark) -> str:
+  """A mark with its intervals; a link to its row in the table."""
+  a, b = x(row.relative_latency), y(row.quality)
+  anchor = style.anchor(row)
+  return (
+      f'<a class="point" id="point-{anchor}" href="#row-{anchor}">'
+      f'<title>{_hint(row)}</title>'
+      f'<line class="whisker" x1="{a}" x2="{a}" y1="{y(row.quality_low)}" '
+      f'y2="{y(row.quality_high)}"/>'
+      f'<line class="whisker" x1="{x(row.relative_low)}" '
+      f'x2="{x(row.relative_high)}" y1="{b}" y2="{b}"/>'
+      f'{_mark(a, b, mark.shape)}</a>')
 
 
 def _mark(x: float, y: float, shape: str) -> str:
@@ -124,9 +128,12 @@ def _mark(x: float, y: float, shape: str) -> str:
 
 def _hint(row: results.Row) -> str:
   alpha = '' if row.alpha is None else f', alpha {row.alpha:g}'
+  rejected = ('' if row.rejection_rate is None
+              else f', {row.rejection_rate:.2f} of drafts rejected')
   return html.escape(
-      f'{row.method}{alpha}: {row.metric} {row.quality:.2f} '
-      f'({row.quality_low:.1f} to {row.quality_high:.1f}), latency '
-      f'{row.relative_latency:.2f} of the verifier '
-      f'({row.latency_mean:.1f} ms), {row.tokens_per_call:.2f} tokens '
-      'per verifier call')
+      f'{row.method}{alpha}, T {row.temperature:g}: {row.metric} '
+      f'{row.quality:.2f} ({row.quality_low:.1f} to {row.quality_high:.1f}), '
+      f'latency {row.relative_latency:.2f} of the verifier '
+      f'({row.relative_low:.2f} to {row.relative_high:.2f}; '
+      f'{row.latency_mean:.1f} ms), {row.tokens_per_call:.2f} tokens '
+      f'per verifier call{rejected}')

@@ -20,7 +20,7 @@ def points(rows: Sequence[results.Row]) -> Table:
   head = ['method', 'alpha', 'T', rows[0].metric, '95 %', 'ms', 'relative',
           '95 %', 'rejected', 'tokens/call', 'deferred']
   body = []
-  for row in sorted(rows, key=lambda r: -r.temperature):
+  for row in ordered(rows):
     alone = not row.gamma
     body.append([
         row.method, NONE if row.alpha is None else f'{row.alpha:g}',
@@ -32,6 +32,11 @@ def points(rows: Sequence[results.Row]) -> Table:
         f'{row.tokens_per_call:.2f}',
         NONE if alone else f'{row.deferral_rate:.2f}'])
   return head, body
+
+
+def ordered(rows: Sequence[results.Row]) -> list[results.Row]:
+  """Rows as the table of points has them."""
+  return sorted(rows, key=lambda row: -row.temperature)
 
 
 def comparisons(items: Sequence[frontier.Comparison], metric: str) -> Table:
