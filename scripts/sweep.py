@@ -33,12 +33,13 @@ def main(args: Sequence[str]) -> None:
   if flags.config:
     jobs = [(files, [*own, *bindings])
             for files, own in several(pathlib.Path(flags.config))]
-  # All are checked before the first one compiles anything.
-  runs = [checked(files, bindings) for files, bindings in jobs]
-  if len({run.directory for run in runs}) < len(runs):
+  # All are checked before the first one compiles anything, then loaded again:
+  # memory need not hold the models of all.
+  folders = [checked(*job).directory for job in jobs] if flags.config else []
+  if len(set(folders)) < len(folders):
     raise ValueError('Two sweeps of --config would share one OUTPUT_DIR; leave '
                      'it out: each has its own.')
-  failures = [line for run in runs for line in measure(run)]
+  failures = [line for job in jobs for line in measure(checked(*job))]
   if failures:
     raise ValueError(f'{len(failures)} points failed; the first is '
                      f'{failures[0]} The same command tries them again.')
@@ -89,7 +90,7 @@ def measure(run: Any) -> list[str]:
       tqdm.tqdm, dynamic_ncols=True,
       mininterval=0.5 if sys.stderr.isatty() else 15))
   print(report.write(run.directory, done))
-  for name in (sweep.RESULTS, *report.PICTURES, report.PAGE):
+  for name in (sweep.RESULTS, *report.PICTURES, report.PAGE, report.TABLES):
     print(run.directory / name)
   return done.failures
 

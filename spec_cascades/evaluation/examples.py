@@ -72,8 +72,15 @@ def digest(examples: Sequence[Example]) -> str:
 
 
 def encode(vocabulary: text.Vocabulary, source: str, limit: int, *,
-           what: str = 'The input') -> list[int]:
+           what: str = 'The input', cut: int | None = None) -> list[int]:
   """Tokens of one input, EOS at the end.
+
+  Args:
+    vocabulary: Of the model.
+    source: The text.
+    limit: Most tokens that the model takes.
+    what: The input's name, for messages.
+    cut: Leave out what is beyond so many tokens, EOS among them, as T5 does.
 
   Raises:
     ValueError: The text is empty, or longer than `limit` tokens.
@@ -81,6 +88,8 @@ def encode(vocabulary: text.Vocabulary, source: str, limit: int, *,
   if not source.strip():
     raise ValueError(f'{what} is empty; give at least one word.')
   tokens = vocabulary.encode(source)
+  if cut is not None and len(tokens) > cut:
+    tokens = tokens[:cut - 1] + tokens[-1:]
   if len(tokens) > limit:
     raise ValueError(f'{what} has {len(tokens)} tokens; the model takes at '
                      f'most {limit}: shorten or split it.')

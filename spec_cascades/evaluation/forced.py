@@ -1,4 +1,4 @@
-"""How often drafts are accepted, from one teacher-forced pass over texts.
+"""What both models say of texts, from one teacher-forced pass over them.
 
     rates = forced.acceptance(pair, inputs, texts, Lossless(), Warp(0.))
     theory.tokens_per_call(rates, gamma=4)
@@ -43,10 +43,50 @@ def acceptance(pair: pairs.Pair, inputs: Sequence[Sequence[int]],
     ValueError: Texts and inputs that don't match, or no drafter; tokens outside
       the vocabulary; numbers outside their domains, or one for each text.
   """
-  if pair.drafter is None or len(inputs) != len(texts):
-    raise ValueError(f'{len(inputs)} inputs and {len(texts)} texts with the '
-                     f'drafter {pair.drafter}; allowed: a text for each input, '
-                     'and a model that drafts.')
+  if pair.drafter is None:
+    raise ValueError('The pair has no drafter; allowed: one with a model that '
+                     'drafts.')
+  small = pair.drafter.lm, pair.drafter.params
+  found = _passes(pair, small, inputs, texts, target, warp)
+  over = lambda drawn, pi: np.minimum(
+      np.divide(drawn, pi, out=np.zeros_like(pi), where=pi > 0), 1)
+  return [over(drawn, pi) for _, _, pi, drawn in found]
+
+
+def probabilities(pair: pairs.Pair, drafter: tuple[Any, Any] | None,
+                  inputs: Sequence[Sequence[int]],
+                  texts: Sequence[Sequence[int]], target: Any, warp: Any, *,
+                  width: int = 1) -> list[np.ndarray]:
+  """Per text, q, p and pi of each of its tokens: [3, tokens].
+
+  q and p at temperature 1, pi as it is sampled from; q is NaN without a
+  drafter.
+
+  Args:
+    pair: Of which the verifier is asked.
+    drafter: The model that is q, and its parameters; None for rules that do not
+      read it.
+    inputs: Tokens that each text answers to, as a prompt takes them.
+    texts: New tokens, whoever has written them.
+    target: The rule.
+    warp: The sampling transform.
+    width: Of inputs and texts, at least: calls of one width share a program.
+
+  Raises:
+    ValueError: As `acceptance` does, and a rule that needs a drafter.
+  """
+  if drafter is None and target.uses_q:
+    raise ValueError(f'{type(target).__name__} reads q, but there is no '
+                     'drafter; allowed: rules that do not, such as Lossless.')
+  return [laws[:3] for laws in _passes(pair, drafter, inputs, texts, target,
+                                       warp, width)]
+
+
+def _passes(pair, drafter, inputs, texts, target, warp, width=1):
+  """Checks; q, p, pi and q~ of each text, [4, tokens] in float64."""
+  if len(inputs) != len(texts):
+    raise ValueError(f'{len(inputs)} inputs and {len(texts)} texts; allowed: a '
+                     'text for each input.')
   check.target(target)
   check.scalars(target, warp)
   for new in texts:
@@ -56,35 +96,33 @@ def acceptance(pair: pairs.Pair, inputs: Sequence[Sequence[int]],
   out = []
   for at in range(0, len(texts), ROWS):
     some = slice(at, at + ROWS)
-    out += _pass(pair, list(inputs[some]), list(texts[some]), target, warp)
+    out += _pass(pair, drafter or (None, None), list(inputs[some]),
+                 list(texts[some]), target, warp, width)
   return out
 
 
-def _pass(pair, inputs, texts, target, warp):
-  """`acceptance` of up to ROWS texts, all in one block."""
+def _pass(pair, drafter, inputs, texts, target, warp, width):
+  """`_passes` of up to ROWS texts, all in one block."""
   count, empty = len(texts), ROWS - len(texts)
   inputs, texts = inputs + [inputs[0]] * empty, texts + [[]] * empty
-  prompt = pair.prompt(inputs, _up(max(map(len, inputs))))
+  wide = lambda rows: -(-max(width, *map(len, rows)) // STEP) * STEP
+  prompt = pair.prompt(inputs, wide(inputs))
   check.prompt_rows(prompt, prompt.prefix.shape[1] + 1,
                     pair.verifier.lm.vocab_size)
   starts = np.asarray(prompt.prefix_lengths)
   rows = [[*row[:start], *new] for row, start, new in zip(
       np.asarray(prompt.prefix).tolist(), starts, texts)]
-  tokens = jnp.asarray(text.pad(rows, _up(max(map(len, rows)))))
-  rates = np.asarray(_rates(
-      pair.verifier.lm, pair.drafter.lm, pair.verifier.params,
-      pair.drafter.params, tokens, prompt.inputs, target, warp))
-  return [rate[start - 1:start - 1 + len(new)].astype(np.float64)
-          for rate, start, new in zip(rates, starts, texts[:count])]
-
-
-def _up(width):
-  return -(-width // STEP) * STEP
+  lm, params = drafter
+  found = np.asarray(_laws(
+      pair.verifier.lm, lm, pair.verifier.params, params,
+      jnp.asarray(text.pad(rows, wide(rows))), prompt.inputs, target, warp))
+  return [found[:, i, start - 1:start - 1 + len(new)].astype(np.float64)
+          for i, (start, new) in enumerate(zip(starts, texts[:count]))]
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _rates(lm, small, params, draft_params, tokens, inputs, target, warp):
-  """min(1, q~ / pi) of tokens 1, 2, ... of every row: [B, L - 1]."""
+def _laws(lm, small, params, draft_params, tokens, inputs, target, warp):
+  """q, p, pi and q~ of tokens 1, 2, ... of every row: [4, B, L - 1]."""
   def predicted(model, params):
     one = jnp.ones(len(tokens), jnp.int32)
     start = types.Prompt(tokens[:, :1], one, inputs)
@@ -92,7 +130,10 @@ def _rates(lm, small, params, draft_params, tokens, inputs, target, warp):
     hidden, _ = model.extend(params, cache, types.chain(tokens[:, :-1]))
     return warp(model.head(params, hidden))
 
-  q, p = predicted(small, draft_params), predicted(lm, params)
   of = lambda law: jnp.take_along_axis(law, tokens[:, 1:, None], -1)[..., 0]
-  pi, drawn = of(target(q, p).pi), of(q.probs)
-  return jnp.where(pi > 0, jnp.minimum(drawn / jnp.where(pi > 0, pi, 1), 1), 0)
+  # Not a softmax of every row: only the tokens' own entries are wanted.
+  raw = lambda x: jnp.exp(of(x.logits) - jax.nn.logsumexp(x.logits, -1))
+  p, q = predicted(lm, params), small and predicted(small, draft_params)
+  unknown = jnp.full(tokens[:, 1:].shape, jnp.nan)
+  return jnp.stack([raw(q) if q else unknown, raw(p), of(target(q, p).pi),
+                    of(q.probs) if q else unknown])

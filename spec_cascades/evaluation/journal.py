@@ -102,6 +102,22 @@ class Journal:
     self._file.write(json.dumps(content, ensure_ascii=False).encode() + b'\n')
 
 
+def read(path: pathlib.Path) -> tuple[str, dict[Any, results.Record]]:
+  """The key of a journal's sweep and all its records; changes nothing.
+
+  ValueError if it is not a journal of this schema, or damaged.
+  """
+  content = path.read_bytes()
+  try:
+    configuration = json.loads(content.split(b'\n', 1)[0])['configuration']
+  except (ValueError, TypeError, KeyError):
+    raise ValueError(_foreign(path, 'it is not a journal of a sweep')) from None
+  lines, _ = _parse(path, content, configuration)
+  return results.content_key(configuration), {
+      (x.key, x.example, x.trial): x for x in lines
+      if isinstance(x, results.Record)}
+
+
 def header(configuration: dict[str, Any]) -> dict[str, Any]:
   """The first line of a journal."""
   return dict(kind='sweep', schema=results.SCHEMA,

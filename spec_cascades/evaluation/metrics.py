@@ -18,6 +18,7 @@ from spec_cascades import stats as stats_lib
 COUNTS = ('rounds', 'drafted', 'accepted', 'corrected', 'bonus', 'emitted',
           'verifier_calls', 'drafter_calls')
 LEVEL = 95.0
+RESAMPLES = 1000
 References = Sequence[Sequence[str]]
 
 
@@ -127,13 +128,15 @@ def drafting(counters: Sequence[Mapping[str, Any]],
       for f in dataclasses.fields(stats_lib.Stats)})
   accepted, judged = stats_lib.acceptance(stats)
   return Drafting(
-      _estimate(*stats_lib.block_efficiency(stats), weights),
-      _estimate(*stats_lib.block_efficiency(stats, bonus=False), weights),
-      [_estimate(a, b, weights) for a, b in zip(accepted.T, judged.T)
+      ratio(*stats_lib.block_efficiency(stats), weights),
+      ratio(*stats_lib.block_efficiency(stats, bonus=False), weights),
+      [ratio(a, b, weights) for a, b in zip(accepted.T, judged.T)
        if b.sum()])
 
 
-def _estimate(numerator, denominator, weights) -> Estimate:
+def ratio(numerator: np.ndarray, denominator: np.ndarray,
+          weights: np.ndarray) -> Estimate:
+  """sum(numerator) / sum(denominator) over examples [n], resampled."""
   # A resample without any such draft; a baseline without a verifier call.
   with np.errstate(divide='ignore', invalid='ignore'):
     samples = bootstrap_ratio(numerator, denominator, weights)

@@ -120,8 +120,11 @@ def _foreign(path: str) -> tuple[Model, Any]:
                      f'{lm.vocab_size} embeddings; use the tokenizer that '
                      'the model was trained with.')
   place = pathlib.Path(path).expanduser()
+  # T5 takes texts longer than those it was trained on: its positions are
+  # relative, and its fine-tunings for summaries use that.
+  said = None if type(lm) is t5.T5 else tokenizer.context
   return Model(place.name, lm, params, _digest(place),
-               tokenizer.context or DEFAULT_LIMIT), tokenizer
+               said or DEFAULT_LIMIT), tokenizer
 
 
 def _digest(place: pathlib.Path) -> str:

@@ -1,9 +1,11 @@
 """The grid of a sweep: what is decoded with which rule."""
 from __future__ import annotations
 
+import collections
 import dataclasses
 import itertools
-from typing import Any, Callable, Sequence
+import re
+from typing import Any, Callable, Mapping, Sequence
 
 from spec_cascades import targets
 from spec_cascades.evaluation import rules
@@ -95,6 +97,15 @@ def expand(curves: Sequence[Curve], *, gamma: int, top_p: float = 1.0,
     raise ValueError(f'Got {len(points)} points; allowed: {MAX_POINTS}. Split '
                      'the sweep.')
   return points
+
+
+def file_names(points: Mapping[str, Point]) -> dict[str, str]:
+  """By content key, labels fit for files; the key tells equal ones apart."""
+  names = {key: re.sub(r'[^\w.=+-]+', '_', point.label)
+           for key, point in points.items()}
+  counts = collections.Counter(names.values())
+  return {key: name if counts[name] == 1 else f'{name}_{key[:12]}'
+          for key, name in names.items()}
 
 
 def method_name(rule: Callable[..., Any]) -> str:

@@ -82,10 +82,12 @@ class Programs:
   def call(self, point: points_lib.Point, bucket: Bucket, prompt: Any,
            keys: jax.Array) -> decode.State:
     """Decodes a batch; returns before the device has finished."""
-    name = self.name(point)
-    spec, params, draft_params = self._spec(name, bucket)
-    run = baselines.run if name.baseline else decode.run
-    return run(spec, params, draft_params, prompt, keys, *self.chosen(point))
+    run = baselines.run if self.name(point).baseline else decode.run
+    return run(*self.loop(point, bucket), prompt, keys, *self.chosen(point))
+
+  def loop(self, point: points_lib.Point, bucket: Bucket) -> tuple[Any, ...]:
+    """Who decodes a point: the loop, and the parameters of both models."""
+    return self._spec(self.name(point), bucket)
 
   def chosen(self, point: points_lib.Point) -> tuple[Any, Any]:
     """The rule and the warp of a point, on the device."""
@@ -100,7 +102,7 @@ class Programs:
   def compile(self, point: points_lib.Point, bucket: Bucket, prompt: Any,
               keys: jax.Array) -> timing.CompileLog:
     """Runs a point twice, untimed; returns what had to be compiled."""
-    spec, *_ = self._spec(self.name(point), bucket)
+    spec, *_ = self.loop(point, bucket)
     target, warp = self.chosen(point)
     check.call(spec, prompt, keys, target, warp)
     jax.block_until_ready((target, warp))

@@ -50,6 +50,14 @@ def answer(name: str, style: str, text: str) -> str:
   return public_datasets.find(name).template(style).clean(text)
 
 
+def cut(name: str, style: str) -> int | None:
+  """Tokens beyond which an input is cut; None for prompts that never are."""
+  from spec_cascades.data import public_datasets  # It loads TensorFlow.
+  dataset = public_datasets.find(name)
+  zero_shot = dataset.template(style).eos
+  return dataset.lengths(style)['inputs'] if zero_shot else None
+
+
 def metric_fns(name: str) -> list[Score]:
   """The data set's metrics, to be given to `data.public.register`."""
   from spec_cascades.data import public_datasets  # It loads TensorFlow.

@@ -1,21 +1,26 @@
-"""Where a sweep's texts come from: anything with these three members.
+"""Where a sweep's texts come from: anything with these four members.
 
   name: What tables call the data.
+  cut: Tokens of an input, EOS among them, beyond which it is cut; None: an
+    input that is too long is refused.
   read(limit): The first so many examples, all if None.
   clean(text): The answer in a text that a model has written.
 
 In gin: `sweep.Sweep.data = @sources.Corpus()`, or just the path of a table.
+`Public` is also what `evaluate.Evaluation.task` takes; see `seqio_tasks`.
 """
 from __future__ import annotations
 
 import dataclasses
 import json
 import pathlib
+from typing import Any, ClassVar, Mapping
 
 import numpy as np
 
 from spec_cascades.evaluation import examples as examples_lib
 from spec_cascades.evaluation import public_examples
+from spec_cascades.evaluation import seqio_tasks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +32,7 @@ class Table:
     source: Column of the input text.
     target: Column of the reference.
   """
+  cut: ClassVar[None] = None
   path: str = str(examples_lib.SOFTWARE_DOCS)
   source: str = 'en'
   target: str = 'de'
@@ -57,6 +63,7 @@ class Corpus:
     words: Leave out inputs of more words.
     seed: Of the order, in which the first so many are taken.
   """
+  cut: ClassVar[None] = None
   directory: str = '~/.cache/spec_cascades/corpora/debian_ende'
   split: str = 'test'
   source: str = 'en'
@@ -116,6 +123,11 @@ class Public:
   def name(self) -> str:
     return f'{self.dataset}, {self.style}'
 
+  @property
+  def cut(self) -> int | None:
+    """The data set's length for T5; prompts of solved records are not cut."""
+    return public_examples.cut(self.dataset, self.style)
+
   def read(self, limit: int | None) -> list[examples_lib.Example]:
     """ValueError if it is not there; the message has the command for that."""
     return public_examples.examples(
@@ -125,3 +137,23 @@ class Public:
   def clean(self, text: str) -> str:
     """What goes on after the answer is left out."""
     return public_examples.answer(self.dataset, self.style, text)
+
+  @property
+  def lengths(self) -> Mapping[str, int]:
+    """Most tokens of a prompt and of an answer; T5's prompts are cut there."""
+    from spec_cascades.data import public_datasets  # It loads TensorFlow.
+    return public_datasets.find(self.dataset).lengths(self.style)
+
+  def tasks(self, vocabulary: Any) -> tuple[list[Any], str]:
+    """Registers the seqio Task of a vocabulary; gives it and the split."""
+    from spec_cascades.data import public  # It loads TensorFlow.
+    from spec_cascades.data import public_datasets
+    split = self.split or public_datasets.find(self.dataset).evaluated
+    public.require(self.dataset, split=split, tfds_data_dir=self.data_dir)
+    name = f'{self.dataset}_{self.style}'
+    public.seqio.TaskRegistry.remove(name)
+    return [public.register(
+        self.dataset, seqio_tasks.same_tokens(vocabulary), style=self.style,
+        shots=self.shots, seed=self.seed, tfds_data_dir=self.data_dir,
+        metric_fns=public_examples.metric_fns(self.dataset),
+        task_name=name)], split

@@ -6,15 +6,17 @@ from typing import Any, Callable, Sequence
 
 import numpy as np
 
+from spec_cascades.evaluation import analysis as analysis_lib
+from spec_cascades.evaluation import choosing
 from spec_cascades.evaluation import examples as examples_lib
 from spec_cascades.evaluation import frontier
+from spec_cascades.evaluation import measured as measured_lib
 from spec_cascades.evaluation import metrics
 from spec_cascades.evaluation import points as points_lib
 from spec_cascades.evaluation import qualities
 from spec_cascades.evaluation import results
 from spec_cascades.evaluation import work
 
-RESAMPLES = 1000
 LOSSLESS = 'Lossless'
 BLEU = qualities.make('BLEU')
 Records = dict[work.Decode, results.Record]
@@ -46,6 +48,12 @@ class Summary:
   faults: list[str]
   failures: list[str]
   drafting: list[tuple[points_lib.Point, metrics.Drafting]]
+  measured: measured_lib.Measured
+  analysis: analysis_lib.Analysis
+  # See `details`: a `split.Split` a point, an `inspected.Text` a text chosen;
+  # None if the sweep does not want them.
+  split: Sequence[Any] | None = None
+  texts: Sequence[Any] | None = None
 
 
 class Figures:
@@ -64,21 +72,19 @@ class Figures:
     self._signature = quality.signature(self._references)
     self._plan = plan or work.Plan(count, count, 1, 1)
     self._weights, self._clock_weights = (
-        metrics.resamples(n, RESAMPLES, seed) for n in (count,
-                                                        self._plan.timed))
+        metrics.resamples(n, metrics.RESAMPLES, seed)
+        for n in (count, self._plan.timed))
     self._known: dict[str, frontier.Samples] = {}
-    self.base = {p.temperature: key for key, p in points.items()
-                 if not p.drafter and p.model == points_lib.VERIFIER}
+    self._parts: dict[str, np.ndarray] = {}
+    self._seed, self.base = seed, measured_lib.base(points)
 
   def taken(self, key: str, records: Records) -> list[results.Record]:
     """The records that a point's quality is measured on, by example."""
-    return [records[key, i, 0] for i in range(self._plan.examples)]
+    return measured_lib.taken(key, self._plan, records)
 
   def seconds(self, key: str, records: Records) -> np.ndarray:
     """Mean of the trials of each timed example."""
-    return np.array([[records[key, i, trial].seconds
-                      for trial in self._plan.clocked]
-                     for i in range(self._plan.timed)]).mean(1)
+    return measured_lib.seconds(key, self._plan, records)
 
   def ready(self, records: Records) -> list[str]:
     """Points whose examples are all decoded, and their verifier's too."""
@@ -93,17 +99,23 @@ class Figures:
       ours, theirs = (self.seconds(k, records) for k in (
           key, self.base[self.points[key].temperature]))
       texts = [self._read(r.tokens) for r in self.taken(key, records)]
-      parts = self._quality.parts(texts, self._references)
-      self._known[key] = frontier.Samples(
-          float(ours.sum() / theirs.sum()), self._quality.of(parts.sum(0)),
-          metrics.bootstrap_ratio(ours, theirs, self._clock_weights),
-          self._quality.resampled(parts, self._weights))
+      self._parts[key] = self._quality.parts(texts, self._references)
+      self._known[key] = measured_lib.samples(
+          self._quality, self._parts[key], ours, theirs, self._weights,
+          self._clock_weights)
     return self._known[key]
 
-  def drafting(self, key: str, records: Records) -> metrics.Drafting:
-    """What the drafts of a point yielded."""
-    return metrics.drafting([r.stats for r in self.taken(key, records)],
-                            self._weights)
+  def measured(self, records: Records, validation: float
+               ) -> measured_lib.Measured:
+    """What was measured on each text, of all points that are ready."""
+    ready = self.ready(records)
+    for key in ready:
+      self.samples(key, records)
+    return measured_lib.of_records(
+        records, {key: self.points[key] for key in ready}, self._plan,
+        texts=measured_lib.digests(self.examples), quality=self._quality,
+        parts={key: self._parts[key] for key in ready}, seed=self._seed,
+        validation=validation)
 
   def row(self, key: str, records: Records, common: dict[str, Any],
           cost: dict[str, Any]) -> results.Row:
@@ -124,7 +136,8 @@ class Figures:
 
 def summarise(figures: Figures, records: Records, common: dict[str, Any],
               costs: dict[str, dict[str, Any]], compilations: Compilations,
-              failures: Sequence[str] = ()) -> Summary:
+              failures: Sequence[str] = (),
+              validation: float = choosing.VALIDATION) -> Summary:
   """Puts the figures of a sweep together, of the points that were finished.
 
   Args:
@@ -134,20 +147,20 @@ def summarise(figures: Figures, records: Records, common: dict[str, Any],
     costs: Per key, the columns about programs and compilation.
     compilations: Of the whole sweep.
     failures: A line for each point that could not be decoded.
+    validation: Share of the texts to choose settings on.
   """
-  examples, points = figures.examples, {
-      key: figures.points[key] for key in figures.ready(records)}
+  measured = figures.measured(records, validation)
+  examples, points = figures.examples, measured.points
   base = {heat: key for heat, key in figures.base.items() if key in points}
   taken = {key: figures.taken(key, records) for key in points}
   samples = {key: figures.samples(key, records) for key in points}
   rows = [figures.row(key, records, common, costs[key]) for key in points]
-  return Summary(rows, _compare(points, samples, base),
+  return Summary(rows, analysis_lib.comparisons(points, samples),
                  _equalities(points, taken, base), compilations, [
                      f'{point.label}, {examples[r.example].id}, round {r.fault}'
                      for key, point in points.items() for r in taken[key]
-                     if r.fault], list(failures), [
-                         (point, figures.drafting(key, records))
-                         for key, point in points.items() if point.drafter])
+                     if r.fault], list(failures), measured.drafting(),
+                 measured, analysis_lib.analyse(measured, samples))
 
 
 def _row(key, point, taken, seconds, sample, common, cost) -> results.Row:
@@ -176,16 +189,6 @@ def _names(point, common) -> dict[str, str]:
     return dict(drafter=f'{kind}:{drafter}' if kind == 'chain' else kind)
   alone = drafter if point.model == points_lib.DRAFTER else common['verifier']
   return dict(drafter='', verifier=alone)
-
-
-def _compare(points, samples, base) -> list[frontier.Comparison]:
-  curves: dict[tuple[str, float], list[frontier.Samples]] = {}
-  for key, point in points.items():
-    if point.drafter or point.model == points_lib.DRAFTER:
-      place = point.method, point.temperature
-      curves.setdefault(place, []).append(samples[key])
-  verifiers = {heat: samples[key] for heat, key in base.items()}
-  return frontier.of_points(curves, verifiers)
 
 
 def _equalities(points, taken, base) -> list[Equality]:

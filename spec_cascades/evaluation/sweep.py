@@ -10,9 +10,12 @@ from typing import Any, Callable, Sequence
 import jax
 
 from spec_cascades.evaluation import asking as asking_lib
+from spec_cascades.evaluation import choosing
+from spec_cascades.evaluation import details
 from spec_cascades.evaluation import examples as examples_lib
 from spec_cascades.evaluation import forced
 from spec_cascades.evaluation import journal as journal_lib
+from spec_cascades.evaluation import measured
 from spec_cascades.evaluation import pairs
 from spec_cascades.evaluation import points as points_lib
 from spec_cascades.evaluation import programs as programs_lib
@@ -21,12 +24,14 @@ from spec_cascades.evaluation import results
 from spec_cascades.evaluation import rules
 from spec_cascades.evaluation import sources
 from spec_cascades.evaluation import summary
+from spec_cascades.evaluation import tensorboard
 from spec_cascades.evaluation import text
 from spec_cascades.evaluation import timing
 from spec_cascades.evaluation import work
 from spec_cascades.evaluation import worker
 
 JOURNAL, RESULTS = 'examples.jsonl', 'results.jsonl'
+SCORES = 'scores.jsonl'
 LIBRARIES = ('jax', 'jaxlib', 'flax', 'numpy', 'sacrebleu', 'sentencepiece')
 
 
@@ -50,8 +55,13 @@ class Sweep:
     timed: Time the first so many texts, at batch 1, and measure quality on all
       apart from it; None times all, and measures quality on that.
     trials: How often each of these is timed.
-    seed: Of samples, of the order of points and of the resamples.
+    validation: Share of the texts to choose settings on; the others report.
+    seed: Of samples, of the order of points, of the resamples and of the texts
+      to choose on.
     buckets: (input width, output cap) pairs; each costs its own programs.
+    tensorboard: Write each finished point for TensorBoard, too, through clu.
+    split: Whether to time the parts of a decode, too: more programs to compile.
+    inspected: How many texts to show with the origin of every token, too.
   """
   output_dir: str
   curves: Sequence[points_lib.Curve]
@@ -67,26 +77,33 @@ class Sweep:
   batch: int = 1
   timed: int | None = None
   trials: int = 1
+  validation: float = choosing.VALIDATION
   seed: int = 0
   buckets: Sequence[tuple[int, int]] = ((48, 72),)
+  tensorboard: bool = False
+  split: bool = False
+  inspected: int = 0
 
   def __post_init__(self):
     if not isinstance(self.seed, int) or self.seed < 0:
       raise ValueError(f'Got seed={self.seed}; allowed: whole numbers from 0.')
     if not isinstance(self.output_dir, str):
       raise ValueError(f'Got output_dir={self.output_dir!r}; allowed: a path.')
+    choosing.check_share(self.validation)
     for name in ('examples', 'timed', 'batch', 'trials'):
       value = getattr(self, name)
       counts = type(value) is int and value > 0
       if not counts and (value is not None or name in ('batch', 'trials')):
         raise ValueError(f'Got {name}={value!r}; allowed: a whole number from '
                          '1, or for examples and timed None, which is all.')
+    if type(self.split) is not bool:
+      raise ValueError(f'Got split={self.split!r}; allowed: True or False.')
+    if type(self.inspected) is not int or self.inspected < 0:
+      raise ValueError(f'Got inspected={self.inspected!r}; allowed: a whole '
+                       'number of texts from 0.')
     if not isinstance(self.top_k, int):
       raise ValueError(f'Got top_k={self.top_k!r}; allowed: whole numbers.')
-    for bucket in self.buckets:
-      if len(bucket) != 2 or min(bucket) < 2:
-        raise ValueError(f'Got the bucket {bucket}; allowed: pairs of an input '
-                         'width and an output cap, at least 2 each.')
+    check_buckets(self.buckets)
 
 
 class Run:
@@ -98,6 +115,8 @@ class Run:
     self.sweep = sweep
     self.directory = pathlib.Path(sweep.output_dir).expanduser()
     alone = (points_lib.VERIFIER, points_lib.DRAFTER)[:1 + bool(sweep.drafter)]
+    if sweep.tensorboard:
+      tensorboard.load()
     self.quality = qualities.make(sweep.quality)
     points = points_lib.expand(sweep.curves, gamma=sweep.gamma, alone=alone,
                                top_p=sweep.top_p, top_k=sweep.top_k)
@@ -117,7 +136,7 @@ class Run:
     self.eos = sweep.asking.end_token(words)
     self.rows = [examples_lib.encode(
         words, sweep.asking(words, x.source), self.pair.max_input_length,
-        what=f'Example {x.id}') for x in self.examples]
+        what=f'Example {x.id}', cut=self.source.cut) for x in self.examples]
     one_text = self.pair.prompt is text.prefix_prompt
     self.starts = [len(row) if one_text else 1 for row in self.rows]
     for row in self.rows:
@@ -130,6 +149,7 @@ class Run:
                               points=[_plain(p) for p in points])
     journal_lib.check(self.directory / JOURNAL, self.configuration)
     journal_lib.check_rows(self.directory / RESULTS, self.configuration)
+    details.check(self)
 
   def _inputs(self) -> dict[str, Any]:
     """What every point's content key covers besides the point itself."""
@@ -158,9 +178,7 @@ class Run:
         journal.note('started')
       programs = programs_lib.Programs(self.pair, self.sweep.curves,
                                        eos=self.eos)
-      read = lambda tokens: self.source.clean(
-          self.sweep.asking.answer(self.pair.vocabulary, tokens))
-      figures = summary.Figures(self.points, self.examples, read,
+      figures = summary.Figures(self.points, self.examples, self.read,
                                 self.sweep.seed, self.quality, self.plan)
       failed = {}
       if self.missing(journal):
@@ -172,19 +190,28 @@ class Run:
           figures, journal.records, self.common(journal),
           self.costs(journal, programs), _compilations(journal),
           [f'{self.points[key].label}: {error}'
-           for key, error in failed.items()])
+           for key, error in failed.items()], self.sweep.validation)
+      if out.rows:
+        results.write_rows(self.directory / RESULTS, out.rows)
+        measured.write(self.directory / SCORES, out.measured,
+                       results.content_key(self.configuration))
+        out = details.added(self, journal, programs, figures, out, progress)
+      if self.sweep.tensorboard:       # also of a sweep that was run without
+        with journal.locked():
+          tensorboard.write(self.directory, self.points, out.rows)
     finally:
       journal.close()
     if not out.rows:
       raise ValueError(f'No point could be decoded. {out.failures[0]}')
-    results.write_rows(self.directory / RESULTS, out.rows)
     return out
 
-  def acceptance(self, progress: Callable[..., Any]) -> dict[str, Any]:
-    """By key of every point that a chain drafted, `forced.acceptance`.
+  def read(self, tokens: Sequence[int]) -> str:
+    """The answer in what a model has written."""
+    return self.source.clean(
+        self.sweep.asking.answer(self.pair.vocabulary, tokens))
 
-    ValueError if the sweep is not finished.
-    """
+  def finished(self) -> summary.Records:
+    """All records; ValueError if the sweep is not finished."""
     if not (self.directory / JOURNAL).exists():
       raise ValueError(f'No {JOURNAL} in {self.directory}; its texts are '
                        'needed. Run the sweep there.')
@@ -193,10 +220,18 @@ class Run:
       if missing := self.missing(journal):
         raise ValueError(f'{missing} decodes of the sweep in '
                          f'{self.directory} are missing; finish it first.')
-      texts = {key: [journal.records[key, i, 0].tokens
-                     for i in range(len(self.examples))] for key in self.points}
+      return journal.records
     finally:
       journal.close()
+
+  def acceptance(self, progress: Callable[..., Any]) -> dict[str, Any]:
+    """By key of every point that a chain drafted, `forced.acceptance`.
+
+    ValueError if the sweep is not finished.
+    """
+    records = self.finished()
+    texts = {key: [records[key, i, 0].tokens
+                   for i in range(len(self.examples))] for key in self.points}
     programs = programs_lib.Programs(self.pair, self.sweep.curves, eos=self.eos)
     drafted = [key for key, point in self.points.items()
                if point.drafter == rules.CHAIN
@@ -259,6 +294,9 @@ class _Publisher:
       if ready:
         results.write_rows(run.directory / RESULTS,
                            [self._rows[key] for key in ready])
+        if run.sweep.tensorboard:
+          tensorboard.write(run.directory, run.points,
+                            [self._rows[key] for key in ready])
 
 
 def _cost(journal, program: str) -> dict[str, Any]:
@@ -278,6 +316,14 @@ def _compilations(journal) -> summary.Compilations:
   return summary.Compilations(
       sum(n['programs'] for n in last.values()),
       sum(n['seconds'] for n in last.values()), while_timing=sum(late))
+
+
+def check_buckets(buckets: Sequence[tuple[int, int]]) -> None:
+  """Raises ValueError for what can't be (input width, output cap) pairs."""
+  for bucket in buckets:
+    if len(bucket) != 2 or min(bucket) < 2:
+      raise ValueError(f'Got the bucket {bucket}; allowed: pairs of an input '
+                       'width and an output cap, at least 2 each.')
 
 
 def versions() -> dict[str, str]:

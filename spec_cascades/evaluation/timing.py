@@ -1,7 +1,9 @@
 """Wall-clock that can be compared: interleaved, synchronised, warmed up."""
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import gc
 import os
 import pathlib
 import platform
@@ -42,6 +44,19 @@ def timed(function: Callable[..., Any], *args: Any) -> tuple[float, Any]:
   start = time.perf_counter()
   out = jax.block_until_ready(function(*args))
   return time.perf_counter() - start, out
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+  """No garbage collection but the caller's own while the clock runs."""
+  gc.collect()
+  gc.freeze()
+  gc.disable()
+  try:
+    yield
+  finally:
+    gc.enable()
+    gc.unfreeze()
 
 
 def interleaved(num_examples: int, num_points: int,

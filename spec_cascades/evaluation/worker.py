@@ -52,7 +52,7 @@ class Worker:
         self._compile()
         bar.set_description('decoding')
         bar.unpause()
-        with timing.CompileLog() as log, _quiet():
+        with timing.CompileLog() as log, timing.quiet():
           self._work()
       self._journal.note('decoded', programs=log.programs)
     finally:
@@ -154,16 +154,3 @@ class Worker:
         self.failed[key] = line
         self._journal.note('failed', point=self._run.points[key].label,
                            key=key, error=line)
-
-
-@contextlib.contextmanager
-def _quiet():
-  """No garbage collection but ours while the clock runs."""
-  gc.collect()
-  gc.freeze()
-  gc.disable()
-  try:
-    yield
-  finally:
-    gc.enable()
-    gc.unfreeze()

@@ -8,6 +8,10 @@ from typing import Sequence
 from spec_cascades.evaluation import points
 from spec_cascades.evaluation import summary as summary_lib
 from spec_cascades.evaluation.report import acceptance
+from spec_cascades.evaluation.report import inspector
+from spec_cascades.evaluation.report import rejection
+from spec_cascades.evaluation.report import sections
+from spec_cascades.evaluation.report import split
 from spec_cascades.evaluation.report import style
 from spec_cascades.evaluation.report import svg
 from spec_cascades.evaluation.report import table
@@ -31,13 +35,16 @@ READING = (
     'at least the verifier\'s quality. Gain: the best quality of the curve '
     'within the verifier\'s time, minus the verifier\'s. Both follow straight '
     'lines between the best points of a curve, never beyond its ends; "none" '
-    'is an end of an interval that the curve does not reach.',
+    'is an end of an interval that the curve does not reach. Area: mean '
+    'quality of the curve over latencies from 0 to the verifier\'s, 0 before '
+    'it begins, as a share of the verifier\'s quality.',
     'Illustrative: the interval includes no difference, so these texts can\'t '
     'decide which is better.',
     'A lossless rule samples from the verifier\'s own law: where T > 0, any '
     'difference in its quality is chance.',
-    'Thresholds are compared on the texts that they are read off from, which '
-    'flatters the best of several points.',
+    'Here thresholds are compared on the texts that they are read off from, '
+    'which flatters the best of several points; under "Settings chosen on '
+    'other texts" they are not.',
     'Times are wall-clock per text with the device synchronised, encoder '
     'included, compilation, warm-up and detokenisation excluded. All settings '
     'decode one text before any decodes the next, in an order drawn anew for '
@@ -71,6 +78,7 @@ def page(summary: summary_lib.Summary, title: str) -> str:
       '<h2>Against the verifier alone</h2>',
       _table(table.comparisons(summary.comparisons, first.metric)),
       _list(READING),
+      _sections(summary, classes, marks),
       '<h2>All points</h2>',
       _table(table.points(rows), _anchored(rows, classes, marks)),
       '<p class="soft">ms: mean per text. rejected: of the draft tokens '
@@ -79,18 +87,41 @@ def page(summary: summary_lib.Summary, title: str) -> str:
       f'<p class="soft">{DEPTHS}</p>',
       acceptance.charts(summary.drafting, classes),
       _table(table.drafting(summary.drafting)), f'<p class="soft">{YIELD}</p>',
+      *_split(summary), *_inspector(summary, classes),
       '<h2>How it was measured</h2>', _list(table.notes(summary)),
       f'<p class="soft">{html.escape(_versions(first.versions))}</p>',
       '<div id="tip" role="tooltip" hidden></div>',
-      f'<script>\n{_asset("report.js")}</script>']
+      _script('report.js')]
+  if summary.texts:
+    body.append(_script('inspector.js'))
   return ('<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
           '<meta name="viewport" content="width=device-width, '
           'initial-scale=1">\n'
           f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
           f'<title>{html.escape(title)}</title>\n<style>\n'
-          f'{_asset("report.css")}{_colours(classes, marks)}</style>\n'
+          f'{_asset("report.css")}{_asset("details.css")}'
+      f'{_colours(classes, marks)}</style>\n'
           '</head>\n<body>\n'
           + '\n'.join(body) + '\n</body>\n</html>\n')
+
+
+def _sections(summary, classes, marks) -> str:
+  """The tables of the analysis; the figure of rejections with its own."""
+  parts, title, told = [], '', set()
+  for section in sections.of_analysis(summary.analysis, summary.rows[0].metric):
+    parts += [f'<h2>{html.escape(section.title)}</h2>'
+              ] * (section.title != title)
+    title = section.title
+    parts += [f'<h3>{html.escape(section.caption)}</h3>'
+              ] * bool(section.caption)
+    if section.name == 'rejection' and section.table[1]:
+      parts.append(rejection.panels(summary.analysis.rejections, classes,
+                                    marks))
+    parts += [_table(section.table)] * bool(section.table[1])
+    if section.note not in told:               # tables may share one
+      parts.append(f'<p class="soft">{html.escape(section.note)}</p>')
+    told.add(section.note)
+  return '\n'.join(parts)
 
 
 def _colours(classes, marks) -> str:
@@ -102,6 +133,28 @@ def _colours(classes, marks) -> str:
 
 def _asset(name: str) -> str:
   return (HERE / name).read_text(encoding='utf-8')
+
+
+def _script(name: str) -> str:
+  return f'<script>\n{_asset(name)}</script>'
+
+
+def _split(summary) -> list[str]:
+  """Where the time goes, if a sweep has asked for it."""
+  if not summary.split:
+    return []
+  return ['<h2>Where the time goes</h2>',
+          f'<p class="soft">{split.MEANING}</p>', split.bars(summary.split),
+          _table(split.table(summary.split)),
+          f'<p class="soft">{split.ALONE}</p>']
+
+
+def _inspector(summary, classes) -> list[str]:
+  """Texts side by side, if a sweep has asked for them."""
+  if summary.texts is None:
+    return []
+  return ['<h2>Texts side by side</h2>',
+          inspector.section(summary.texts, summary.rows, classes)]
 
 
 def _panels(rows, classes, marks) -> str:

@@ -6,8 +6,9 @@ from typing import Iterable, Sequence, TypeVar
 
 from spec_cascades.evaluation import points
 from spec_cascades.evaluation import results
+from spec_cascades.evaluation import split
 
-Setting = TypeVar('Setting', results.Row, points.Point)
+Setting = TypeVar('Setting', results.Row, points.Point, split.Split)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +48,7 @@ def marks(methods: Iterable[str]) -> dict[str, Mark]:
 
 def by_temperature(rows: Sequence[Setting]
                    ) -> dict[float, dict[str, list[Setting]]]:
-  """Rows or points by temperature (falling), method and rising alpha."""
+  """Rows and the like by temperature (falling), method and rising alpha."""
   out: dict[float, dict[str, list[Setting]]] = {}
   for row in sorted(rows, key=lambda r: (-r.temperature, r.alpha or 0)):
     out.setdefault(row.temperature, {}).setdefault(row.method, []).append(row)

@@ -14,7 +14,7 @@ LEFT, RIGHT, TOP, BOTTOM = 40, 14, 30, 44
 SIZE = 5.0                        # half a mark
 
 
-class _Scale:
+class Scale:
   """Data -> pixels, with round ticks."""
 
   def __init__(self, low: float, high: float, start: float, end: float,
@@ -47,12 +47,12 @@ def panel(heat: float, curves: Mapping[str, Sequence[results.Row]],
   rows = [row for line in curves.values() for row in line]
   lows = [r.quality_low for r in rows] + [r.quality for r in rows]
   highs = [r.quality_high for r in rows] + [r.quality for r in rows]
-  x = _Scale(0, max(1.1, *(r.relative_high for r in rows)), LEFT,
+  x = Scale(0, max(1.1, *(r.relative_high for r in rows)), LEFT,
              WIDTH - RIGHT, 6)
-  y = _Scale(max(min(lows), 0), max(max(highs), min(lows) + 1e-3),
+  y = Scale(max(min(lows), 0), max(max(highs), min(lows) + 1e-3),
              HEIGHT - BOTTOM, TOP, 5)
   metric = rows[0].metric
-  parts = [_grid(x, y, metric)]
+  parts = [grid(x, y, metric)]
   for method, line in curves.items():
     parts.append(f'<g class="curve {classes[method]}" '
                  f'data-curve="{classes[method]}">'
@@ -67,12 +67,13 @@ def key(mark: style.Mark, *, line: bool = False) -> str:
   """The sign of a curve in a legend."""
   inner = ('<line class="level" x1="1" x2="23" y1="8" y2="8"/>' if line else
            '<line class="line" x1="1" x2="23" y1="8" y2="8"/>'
-           + _mark(12, 8, mark.shape))
+           + sign(12, 8, mark.shape))
   return ('<svg class="key" viewBox="0 0 24 16" aria-hidden="true">'
           f'{inner}</svg>')
 
 
-def _grid(x, y, metric) -> str:
+def grid(x: Scale, y: Scale, metric: str) -> str:
+  """Lines and ticks; latency goes to the right, `metric` up."""
   parts = []
   for tick in y.ticks:
     parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" '
@@ -114,10 +115,11 @@ def _point(x, y, row, mark) -> str:
       f'y2="{y(row.quality_high)}"/>'
       f'<line class="whisker" x1="{x(row.relative_low)}" '
       f'x2="{x(row.relative_high)}" y1="{b}" y2="{b}"/>'
-      f'{_mark(a, b, mark.shape)}</a>')
+      f'{sign(a, b, mark.shape)}</a>')
 
 
-def _mark(x: float, y: float, shape: str) -> str:
+def sign(x: float, y: float, shape: str) -> str:
+  """A mark of a curve; `shape` is a key of `style.SHAPES`."""
   polygon = style.SHAPES[shape]
   if polygon is None:
     return f'<circle class="mark" cx="{x}" cy="{y}" r="{SIZE}"/>'

@@ -42,16 +42,17 @@ def ordered(rows: Sequence[results.Row]) -> list[results.Row]:
 def comparisons(items: Sequence[frontier.Comparison], metric: str) -> Table:
   """One line per curve: speed at equal quality, quality at equal latency."""
   head = ['method', 'T', 'speed-up', '95 %', '', f'best {metric}', 'gain',
-          '95 %', '']
+          '95 %', '', 'area', '95 %']
   body = []
   for item in sorted(items, key=lambda c: -c.temperature):
-    fast, good = item.speedup, item.gain
+    fast, good, area = item.speedup, item.gain, item.area
     best = NONE if item.best is None else f'{item.best:.2f}'
     body.append([
-        item.method, f'{item.temperature:g}', _number(fast.value, '.2f', 'x'),
-        span(fast.low, fast.high, 2), _verdict(fast), best,
-        _number(good.value, '+.2f'), span(good.low, good.high, 2),
-        _verdict(good)])
+        item.method, f'{item.temperature:g}', number(fast.value, '.2f', 'x'),
+        span(fast.low, fast.high, 2), verdict(fast), best,
+        number(good.value, '+.2f'), span(good.low, good.high, 2),
+        verdict(good), number(area.value, '.2f'),
+        span(area.low, area.high, 2)])
   return head, body
 
 
@@ -122,9 +123,11 @@ def span(low: float | None, high: float | None, digits: int) -> str:
   return NONE if low is None and high is None else ' to '.join(ends)
 
 
-def _number(value: float | None, form: str, unit: str = '') -> str:
+def number(value: float | None, form: str, unit: str = '') -> str:
+  """A figure in a format like '.2f', or that the frontier has none."""
   return 'not reached' if value is None else f'{value:{form}}{unit}'
 
 
-def _verdict(estimate: frontier.Estimate) -> str:
+def verdict(estimate: frontier.Estimate) -> str:
+  """What a page marks; empty where the interval is on one side."""
   return 'illustrative' if estimate.illustrative else ''

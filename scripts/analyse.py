@@ -1,0 +1,61 @@
+"""Writes the tables of a finished sweep anew: seconds, no model, no decoding.
+
+  python scripts/sweep.py --gin_file=gin/sweeps/quickstart.gin
+  python scripts/analyse.py runs/quickstart
+  python scripts/analyse.py runs/quickstart --validation=0.3 --seed=1
+
+Needs what the sweep left in the folder: scores.jsonl, examples.jsonl and
+results.jsonl. Without --validation and --seed these are the sweep's own tables,
+in runs/quickstart/tables as Markdown, LaTeX and CSV; report.html is left alone.
+"""
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import pathlib
+from typing import Sequence
+
+import _cli
+
+
+def main(args: Sequence[str]) -> None:
+  """Writes the tables and prints those that a sweep prints."""
+  parser = _cli.Parser(
+      description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  add = parser.add_argument
+  add('directory', type=pathlib.Path, help='OUTPUT_DIR of the sweep')
+  add('--validation', type=float,
+      help="share of the texts to choose settings on; default: the sweep's")
+  add('--seed', type=int, help='of these texts and of the resamples; default: '
+      "the sweep's")
+  add('--output', type=pathlib.Path,
+      help='where the folder of tables goes; default: OUTPUT_DIR')
+  flags = parser.parse_args(args)
+  if flags.seed is not None and flags.seed < 0:
+    raise ValueError(f'Got --seed {flags.seed}; allowed: whole numbers from 0.')
+  # pylint: disable=g-import-not-at-top
+  from spec_cascades.evaluation import analysis
+  from spec_cascades.evaluation import choosing
+  from spec_cascades.evaluation import measured as measured_lib
+  from spec_cascades.evaluation import results
+  from spec_cascades.evaluation import sweep
+  from spec_cascades.evaluation.report import export
+  from spec_cascades.evaluation.report import sections
+  given = {name: getattr(flags, name) for name in ('validation', 'seed')
+           if getattr(flags, name) is not None}
+  if flags.validation is not None:
+    choosing.check_share(flags.validation)
+  measured = dataclasses.replace(
+      measured_lib.read(flags.directory / sweep.SCORES,
+                        flags.directory / sweep.JOURNAL), **given)
+  samples = measured.samples()
+  tables = sections.of_sweep(
+      results.read_rows(flags.directory / sweep.RESULTS),
+      analysis.comparisons(measured.points, samples), measured.drafting(),
+      analysis.analyse(measured, samples))
+  print(sections.text(tables))
+  print(export.write(flags.output or flags.directory, tables))
+
+
+if __name__ == '__main__':
+  _cli.run(main)

@@ -1,0 +1,48 @@
+"""Evaluates rules on a seqio Task: seqio.Evaluator drives, this decodes.
+
+Example:
+  python scripts/evaluate.py --gin_file=gin/evaluate/debian_ende.gin
+"""
+from __future__ import annotations
+
+import dataclasses
+import functools
+import sys
+from typing import Any, Mapping, Sequence
+
+import _cli
+
+# Shown beside the Task's own metrics.
+COSTS = ('tokens_per_call', 'rejection_rate', 'latency_mean')
+
+
+def main(args: Sequence[str]) -> None:
+  flags, bindings = _cli.parse(_cli.gin_parser(__doc__), args)
+  # pylint: disable=g-import-not-at-top
+  from spec_cascades.evaluation import evaluate
+  import tqdm
+  _cli.configure(flags.gin_file, bindings)
+  run = evaluate.Run(_cli.call(evaluate.Evaluation))
+  print(f'{len(run.points)} points on {", ".join(run.evaluators)} -> '
+        f'{run.directory}\nat most {run.compilations} programs: one a length '
+        'bucket for each model alone, and at most two for each draft length',
+        flush=True)
+  bar = functools.partial(tqdm.tqdm, dynamic_ncols=True,
+                          mininterval=0.5 if sys.stderr.isatty() else 15)
+  for row in run(bar):
+    tqdm.tqdm.write(line(row))
+  print(run.directory / evaluate.RESULTS)
+
+
+def line(row: Mapping[str, Any]) -> str:
+  """A point with what people look at first."""
+  from spec_cascades.evaluation import results  # pylint: disable=g-import-not-at-top
+  known = {field.name for field in dataclasses.fields(results.Row)}
+  own = [name for name in row['metrics'] if name not in known]
+  shown = [f'{name} {row["metrics"][name]:.4g}'
+           for name in (*own, *COSTS) if name in row['metrics']]
+  return f'{row["task"]}, {row["point"]}: {", ".join(shown)}'
+
+
+if __name__ == '__main__':
+  _cli.run(main)

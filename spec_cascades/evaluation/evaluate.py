@@ -1,0 +1,152 @@
+"""Evaluates points on seqio Tasks: `seqio.Evaluator` drives, we decode.
+
+Points come one after the other, as training loops evaluate: what they are
+compared by is quality and counts. For latencies that can be compared take
+`sweep`, which lets points take turns.
+"""
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+from typing import Any, Callable, Iterator, Sequence
+
+from spec_cascades import check
+from spec_cascades.data import files
+from spec_cascades.evaluation import host_tensorflow
+from spec_cascades.evaluation import pairs
+from spec_cascades.evaluation import points as points_lib
+from spec_cascades.evaluation import predict
+from spec_cascades.evaluation import programs as programs_lib
+from spec_cascades.evaluation import rules
+from spec_cascades.evaluation import seqio_tasks
+from spec_cascades.evaluation import sweep
+from spec_cascades.evaluation import timing
+
+RESULTS = 'evaluation.jsonl'
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+  """What to evaluate, and on what.
+
+  Attributes:
+    output_dir: For the results, and for what loggers write.
+    task: `seqio_tasks.Registered`, `sources.Public`, or one like them.
+    curves: Rules and thresholds; both models alone are always run.
+    verifier: Checkpoint of the large model.
+    drafter: Checkpoint of the small model; None: curves need none.
+    examples: Take the first so many; None takes all.
+    end: What ends an answer beside EOS, as in `asking.Asking`.
+    gamma: Tokens drafted a round.
+    top_p: Of every point; 1 is off.
+    top_k: Of every point; 0 is off.
+    batch: Rows decoded together; latency is measured at 1 only.
+    seed: Of the samples.
+    buckets: (input width, output cap) pairs; each costs its own programs.
+    loggers: Classes such as `seqio.JSONLogger`; the step is the point's number.
+  """
+  output_dir: str
+  task: Any
+  curves: Sequence[points_lib.Curve] = ()
+  verifier: str = str(pairs.SHIPPED / 'verifier')
+  drafter: str | None = str(pairs.SHIPPED / 'drafter')
+  examples: int | None = None
+  end: str | None = None
+  gamma: int = 5
+  top_p: float = 1.0
+  top_k: int = 0
+  batch: int = 1
+  seed: int = 0
+  buckets: Sequence[tuple[int, int]] = ((48, 72),)
+  loggers: Sequence[Any] = ()
+
+  def __post_init__(self):
+    count = lambda name, value, low=1: check.interval(
+        name, value, low, 2**31 - 1, whole=True, hint='It is a whole number.')
+    count('batch', self.batch)
+    count('seed', self.seed, 0)
+    if self.examples is not None:
+      count('examples', self.examples)
+    sweep.check_buckets(self.buckets)
+
+
+class Run:
+  """An evaluation whose every input has been checked; nothing is compiled."""
+
+  def __init__(self, chosen: Evaluation):
+    """Reads models and data; ValueError for anything that cannot run."""
+    self.chosen = chosen
+    self.directory = pathlib.Path(chosen.output_dir).expanduser()
+    if (self.directory / RESULTS).exists():
+      raise ValueError(f'{self.directory} holds an evaluation; choose another '
+                       'OUTPUT_DIR or move it away.')
+    self.pair = pairs.load(chosen.verifier, chosen.drafter)
+    alone = (points_lib.VERIFIER, points_lib.DRAFTER)
+    self.points = points_lib.expand(
+        chosen.curves, gamma=chosen.gamma, top_p=chosen.top_p,
+        top_k=chosen.top_k, alone=alone[:1 + bool(chosen.drafter)])
+    for point in self.points:
+      rules.check_pair(point.drafter or rules.NULL, self.pair)
+    self.engine = predict.Engine(
+        self.pair, chosen.curves,
+        [programs_lib.Bucket(*sizes) for sizes in chosen.buckets],
+        seed=chosen.seed, batch=chosen.batch, end=chosen.end)
+    host_tensorflow.load()
+    tasks, self.split = chosen.task.tasks(self.pair.vocabulary)
+    for task in tasks:
+      seqio_tasks.check(task, self.split, self.pair.vocabulary)
+    self.evaluators = {task.name: self._evaluator(task) for task in tasks}
+    self.compilations = sum(
+        len(self.engine.compilations(self.points, _model_data(evaluator)))
+        for evaluator in self.evaluators.values())
+
+  def __call__(self, progress: Callable[..., Any]) -> Iterator[dict[str, Any]]:
+    """Decodes point by point; yields the rows as they are written.
+
+    Args:
+      progress: `tqdm` or something called like it.
+    """
+    self.directory.mkdir(parents=True, exist_ok=True)
+    done = []
+    for name, evaluator in self.evaluators.items():
+      compiled = self.engine.compile(self.points, _model_data(evaluator))
+      for step, point in enumerate(progress(self.points, unit='point',
+                                            desc=name)):
+        future, _ = evaluator.evaluate(
+            compute_metrics=True, step=step, **self.engine.functions(point))
+        metrics, = future.result().values()
+        done.append(dict(
+            task=name, step=step, point=point.label,
+            metrics={key: float(x) for key, x in metrics.items()},
+            setting=dataclasses.asdict(point),
+            programs=compiled.programs, compile_seconds=compiled.seconds,
+            compiled_late=self.engine.late, **self._common(evaluator)))
+        files.write_atomically(self.directory / RESULTS, ''.join(
+            json.dumps(row, ensure_ascii=False) + '\n' for row in done))
+        yield done[-1]
+
+  def _evaluator(self, task: Any) -> Any:
+    import seqio  # pylint: disable=g-import-not-at-top
+    return seqio.Evaluator(
+        seqio_tasks.measured(task).name, seqio_tasks.unconverted(),
+        eval_split=self.split, sequence_length=self.chosen.task.lengths,
+        num_examples=self.chosen.examples, logger_cls=self.chosen.loggers,
+        log_dir=str(self.directory), async_compute_metrics=False)
+
+  def _common(self, evaluator) -> dict[str, Any]:
+    """What all rows of a Task share."""
+    drafter = self.pair.drafter
+    return dict(
+        split=self.split, examples=int(_model_data(evaluator).cardinality()),
+        verifier=self.pair.verifier.name, drafter=drafter and drafter.name,
+        seed=self.chosen.seed, batch=self.chosen.batch,
+        buckets=[list(sizes) for sizes in self.chosen.buckets],
+        device=timing.device(), machine=timing.machine(),
+        versions=sweep.versions())
+
+
+def _model_data(evaluator: Any) -> Any:
+  """The enumerated data set that the functions are called with."""
+  dataset, = evaluator.cached_model_datasets.values()
+  return dataset

@@ -1,0 +1,125 @@
+"""Every table of a sweep with its heading: one list for page, terminal, files.
+"""
+from __future__ import annotations
+
+import dataclasses
+import textwrap
+from typing import Sequence
+
+from spec_cascades.evaluation import analysis as analysis_lib
+from spec_cascades.evaluation import choosing
+from spec_cascades.evaluation import findings
+from spec_cascades.evaluation import frontier
+from spec_cascades.evaluation import metrics
+from spec_cascades.evaluation import points as points_lib
+from spec_cascades.evaluation import results
+from spec_cascades.evaluation.report import analysed
+from spec_cascades.evaluation.report import style
+from spec_cascades.evaluation.report import table
+
+CHOSEN = (
+    'Settings are picked on {validation} texts, the validation half, and '
+    'reported on the other {test}. "none fits": no setting of the curve had '
+    'the verifier\'s quality, or its time, on the validation half. Intervals '
+    'resample the texts of the test half; the pick stays.')
+TOO_FEW = (
+    'Too few timed texts to pick settings on some and report others: '
+    '{validation} and {test} texts, and each half needs {least} timed ones.')
+FINDINGS = (
+    'What the paper found, held against these curves at equal quality. '
+    'Confirmed: the whole interval is at the claim\'s side of {bound}; '
+    'refuted: none of it is; undecided: these texts can\'t tell. Of several '
+    'rivals the one that speaks most against the claim counts.')
+SPEED = (
+    'How many times as fast the row\'s curve is as the column\'s: geometric '
+    'mean over the qualities that both frontiers span, or at the best of the '
+    'worse one where they span none together. Win or loss: the 95 % interval '
+    'of the paired resamples excludes 1. Not corrected for the number of '
+    'pairs.')
+BETTER = (
+    'By how much {metric} of the row\'s curve exceeds the column\'s: mean over '
+    'the latencies that both frontiers span, or at the lowest of the slower '
+    'one where they span none together. Win or loss: the 95 % interval of the '
+    'paired resamples excludes 0. Not corrected for the number of pairs.')
+TRUNCATION = (
+    'A truncation never reads q; what a token rule gains beyond it is due to '
+    'q. Figures as in the tables of all pairs.')
+TERMINAL = ('chosen', 'claims', 'truncation')
+REJECTION = (
+    'rejected: share of the draft tokens judged; relative: latency. Colours '
+    'and marks are those of the first figure.')
+
+
+@dataclasses.dataclass(frozen=True)
+class Section:
+  """A table.
+
+  Attributes:
+    name: Of its files.
+    title: Heading; tables that follow each other may share it.
+    table: Cells; without lines if there is nothing but the note.
+    note: How to read it.
+    caption: Which of several tables under one heading.
+  """
+  name: str
+  title: str
+  table: table.Table
+  note: str = ''
+  caption: str = ''
+
+
+def of_sweep(rows: Sequence[results.Row],
+             comparisons: Sequence[frontier.Comparison],
+             drafting: Sequence[tuple[points_lib.Point, metrics.Drafting]],
+             analysis: analysis_lib.Analysis) -> list[Section]:
+  """Every table there is, for files."""
+  metric = rows[0].metric
+  return [
+      Section('verifier', 'Against the verifier alone',
+              table.comparisons(comparisons, metric)),
+      Section('points', 'All points', table.points(rows)),
+      Section('drafts', 'What the drafts yielded', table.drafting(drafting)),
+      *of_analysis(analysis, metric)]
+
+
+def text(sections: Sequence[Section]) -> str:
+  """What a terminal shows of an analysis."""
+  return '\n\n'.join(
+      f'{section.title}\n{textwrap.fill(section.note)}'
+      + (f'\n{table.text(section.table)}' if section.table[1] else '')
+      for section in sections if section.name in TERMINAL)
+
+
+def of_analysis(analysis: analysis_lib.Analysis, metric: str) -> list[Section]:
+  """The tables of an analysis, in the order of a report."""
+  found = [
+      Section('chosen', 'Settings chosen on other texts',
+              analysed.chosen(analysis.choosing.choices, metric),
+              _halves(analysis.choosing)),
+      Section('claims', 'The paper\'s claims',
+              analysed.claims(analysis.findings),
+              FINDINGS.format(bound='its bound, which is 1, or '
+                              f'{findings.AS_GOOD:g} for "as good"'))]
+  if pairs := analysed.truncation(analysis.contests):
+    found.append(Section('truncation', 'Token rules against truncation alone',
+                         analysed.controls(pairs, metric), TRUNCATION))
+  heats = dict.fromkeys(c.one.temperature for c in analysis.contests)
+  for heat in sorted(heats, reverse=True):
+    some = [c for c in analysis.contests if c.one.temperature == heat]
+    for name, what, note in (
+        ('quality', 'at equal quality', SPEED),
+        ('latency', 'at equal latency', BETTER.format(metric=metric))):
+      found.append(Section(
+          f'wins_at_equal_{name}_T{heat:g}', 'Rules against each other',
+          analysed.wins(some, speed=name == 'quality'), note,
+          f'{style.title(heat)}: {what}'))
+  return [*found, Section(
+      'rejection', 'Rejections and latency',
+      analysed.rejection(analysis.rejections),
+      REJECTION)]
+
+
+def _halves(found: choosing.Choosing) -> str:
+  sizes = dict(validation=found.validation, test=found.test)
+  return (CHOSEN.format(**sizes) if found.choices
+          else TOO_FEW.format(**sizes, least=choosing.LEAST))

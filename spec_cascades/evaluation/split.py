@@ -1,0 +1,163 @@
+"""Where the time of a decode goes: its parts, jitted and timed apart.
+
+A decode is a prefill and so many rounds; a round drafts, scores and judges.
+Batch 1, the device synchronised, compilation excluded, all points in turn.
+Caches are of a static size: a part costs the same wherever in a text it is.
+"""
+from __future__ import annotations
+
+import collections
+import dataclasses
+import json
+import os
+import pathlib
+import statistics
+from typing import Any, Callable, Sequence
+
+from spec_cascades.evaluation import parts as parts_lib
+from spec_cascades.evaluation import points as points_lib
+from spec_cascades.evaluation import programs as programs_lib
+from spec_cascades.evaluation import results
+from spec_cascades.evaluation import summary
+from spec_cascades.evaluation import timing
+
+SCHEMA = 1
+UNEVEN = ('ngram',)           # drafters that may have nothing to propose
+REPEATS = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+  """One point; times are milliseconds a text, over the texts that were timed.
+
+  Attributes:
+    key: Of the point.
+    sweep: Content key of the sweep and its device.
+    method: Name of the curve.
+    alpha: Threshold of its rule.
+    temperature: Of both models.
+    prefill: Of a text, by the buckets of the texts.
+    drafting: Rounds times the median of one draft.
+    verification: The verifier's calls times the median of one.
+    sampling: Rounds times the median of one verdict.
+    whole: What the sweep measured, as one program.
+    rounds: A text.
+    costs: Per bucket its width and cap, and the median of each part, once.
+    repeats: Runs behind each median, of `parts.STEPS` times each.
+    load: Load average when it began.
+    schema: Of the line.
+  """
+  key: str
+  sweep: str
+  method: str
+  alpha: float | None
+  temperature: float
+  prefill: float
+  drafting: float
+  verification: float
+  sampling: float
+  whole: float
+  rounds: float
+  costs: list[list[float]]
+  repeats: int
+  load: float
+  schema: int = SCHEMA
+
+  @property
+  def parts(self) -> list[float]:
+    """In the order of `parts.PARTS`."""
+    return [getattr(self, name) for name in parts_lib.PARTS]
+
+
+def fits(point: points_lib.Point, programs: programs_lib.Programs) -> bool:
+  """Whether a decode at a point is rounds of parts that cost the same.
+
+  The loops of baselines are not, nor are those whose drafts may be empty.
+  """
+  return point.drafter not in UNEVEN and not programs.name(point).baseline
+
+
+def measure(run: Any, programs: programs_lib.Programs, keys: Sequence[str],
+            records: summary.Records, progress: Callable[..., Any],
+            repeats: int = REPEATS) -> list[Split]:
+  """Times the parts of points and multiplies them by the sweep's counts.
+
+  Args:
+    run: A `sweep.Run`.
+    programs: Of its points.
+    keys: Points that are done and that `fits`.
+    records: Of all decodes.
+    progress: `tqdm` or something called like it.
+    repeats: Of a point in a bucket.
+  """
+  load, prompts = os.getloadavg()[0], programs_lib.Prompts(
+      run.rows, run.buckets, run.sweep.seed, run.pair.prompt)
+  timed = range(run.plan.timed)
+  typical = {}
+  for bucket in dict.fromkeys(prompts.buckets[i] for i in timed):
+    some = sorted((len(run.rows[i]), i) for i in timed
+                  if prompts.buckets[i] == bucket)
+    typical[bucket] = some[len(some) // 2][1]
+  cases = [(key, bucket) for key in keys for bucket in typical]
+  took = {case: collections.defaultdict(list) for case in cases}
+
+  def once(case):
+    point, (bucket, *prompt) = run.points[case[0]], prompts(typical[case[1]])
+    return parts_lib.seconds(programs.loop(point, bucket), *prompt,
+                             programs.chosen(point))
+
+  with progress(total=len(cases) * (repeats + 1), initial=0, unit='text',
+                desc='timing parts') as bar:
+    for case in cases:                       # compiles
+      once(case)
+      bar.update(1)
+    for _, i in timing.interleaved(repeats, len(cases), run.sweep.seed):
+      for part, seconds in once(cases[i]).items():
+        took[cases[i]][part].append(seconds)
+      bar.update(1)
+  medians = {case: {part: statistics.median(x) for part, x in parts.items()}
+             for case, parts in took.items()}
+  return [_split(run, key, {b: medians[key, b] for b in typical},
+                 prompts.buckets, records, repeats, round(load, 2))
+          for key in keys]
+
+
+def _split(run, key, costs, buckets, records, repeats, load) -> Split:
+  """Counts of each timed text times the costs in its bucket."""
+  point, total = run.points[key], collections.Counter()
+  trials = run.plan.clocked
+  for i in range(run.plan.timed):
+    stats, cost = records[key, i, trials[0]].stats, costs[buckets[i]]
+    counts = dict(prefill=1, drafting=stats['rounds'], sampling=stats['rounds'],
+                  verification=stats['verifier_calls'])
+    total.update({part: n * cost[part] for part, n in counts.items()})
+    total.update(rounds=stats['rounds'], whole=statistics.fmean(
+        records[key, i, trial].seconds for trial in trials))
+  mean = {name: x / run.plan.timed for name, x in total.items()}
+  ms = lambda seconds, *names: {name: 1e3 * seconds[name] for name in names}
+  return Split(
+      key, results.content_key(run.configuration), point.method, point.alpha,
+      point.temperature, **ms(mean, *parts_lib.PARTS, 'whole'),
+      rounds=mean['rounds'], repeats=repeats, load=load,
+      costs=[[b.width, b.max_length, *ms(cost, *parts_lib.PARTS).values()]
+             for b, cost in costs.items()])
+
+
+def read(path: pathlib.Path, sweep: str) -> list[Split]:
+  """What `results.write_rows` saved of a sweep with this content key.
+
+  Raises:
+    ValueError: Not such a file, or that of another sweep; the message names it.
+  """
+  names = {f.name for f in dataclasses.fields(Split)}
+  try:
+    lines = [json.loads(line) for line
+             in path.read_text(encoding='utf-8').splitlines()]
+    if any(set(x) != names or (x['schema'], x['sweep']) != (SCHEMA, sweep)
+           for x in lines):
+      raise ValueError
+  except (ValueError, TypeError):
+    raise ValueError(f'{path} does not hold the time split of this sweep; move '
+                     'it away, and the same command measures it anew.'
+                     ) from None
+  return [Split(**line) for line in lines]
