@@ -4,9 +4,12 @@ import dataclasses
 import numpy as np
 
 from spec_cascades.evaluation import examples as examples_lib
+from spec_cascades.evaluation import journal as journal_lib
+from spec_cascades.evaluation import measured
 from spec_cascades.evaluation import points as points_lib
 from spec_cascades.evaluation import results
 from spec_cascades.evaluation import summary
+from spec_cascades.evaluation import sweep
 from spec_cascades import targets
 
 CURVES = (
@@ -71,14 +74,28 @@ def record(key, point, example, words, rng):
   return results.Record(key, example.index, seconds, tokens, 0, stats)
 
 
-def make(limit=None, curves=CURVES):
-  """A summary of the embedded sentences."""
+def make(limit=None, curves=CURVES, records=None):
+  """A summary of the embedded sentences; fills `records` if it is given."""
   examples = examples_lib.read(limit=limit)
   words = Words([x.reference for x in examples])
   rng, grid = np.random.default_rng(0), points(curves)
-  records = {(key, x.index, 0): record(key, point, x, words, rng)
-             for key, point in grid.items() for x in examples}
+  records = {} if records is None else records
+  records |= {(key, x.index, 0): record(key, point, x, words, rng)
+              for key, point in grid.items() for x in examples}
   figures = summary.Figures(grid, examples, words.decode, COMMON['seed'])
   return summary.summarise(figures, records, COMMON,
                            {key: COST for key in grid},
                            summary.Compilations(4, 21.0, 0))
+
+
+def leave(directory, limit=None, curves=CURVES):
+  """Writes what a finished sweep leaves beside its report; its summary."""
+  records, configuration = {}, dict(made='up')
+  found = make(limit, curves, records)
+  journal = journal_lib.Journal(directory / sweep.JOURNAL, configuration)
+  journal.add(*records.values())
+  journal.close()
+  results.write_rows(directory / sweep.RESULTS, found.rows)
+  measured.write(directory / sweep.SCORES, found.measured,
+                 results.content_key(configuration))
+  return found

@@ -55,6 +55,22 @@ def test_a_sweep_of_one_model(sweep):
   assert again.rows == found.rows
 
 
+def test_details_of_one_model(sweep):
+  """q is the model that drafts at a point: none, or layers of the verifier."""
+  run = sweep_lib.Run(dataclasses.replace(sweep, split=True, inspected=1))
+  found = run(Bar)
+  assert [x.method for x in found.split] == ['verifier', 'layer skip',
+                                             'TokenV3']
+  (text,), methods = found.texts, [run.points[x.key].method
+                                   for x in found.texts[0].decoded]
+  assert methods == ['verifier', 'prompt lookup', 'layer skip', 'TokenV3']
+  for method, x in zip(methods, text.decoded):
+    unknown = method in ('verifier', 'prompt lookup')
+    assert x.same and {t.q is None for t in x.tokens} == {unknown}
+    if method != 'verifier':
+      assert all(t.pi == 1 for t in x.tokens)
+
+
 def test_what_is_asked_is_part_of_the_key(sweep, tmp_path):
   keys = []
   for name, asked in (('a', sweep.asking), ('b', asking.Asking('x {source}'))):

@@ -98,3 +98,35 @@ def test_a_model_that_continues_needs_a_token():
       verifier=TABLE, drafter=TABLE, prompt=text.prefix_prompt)
   with pytest.raises(ValueError, match='prefix_lengths is 0 in row 0'):
     forced.acceptance(pair, [[]], [[1]], LOSSLESS, GREEDY)
+
+
+def test_probabilities_are_those_of_the_tables():
+  """q and p are softmaxes, pi is the rule's, of every token of every text."""
+  pair = python_types.SimpleNamespace(verifier=TABLE,
+                                      prompt=text.prefix_prompt)
+  target, warp = targets.Chow(.3), Warp(.5)
+  texts = [[1, 4, 0], [], [2]]
+  found = forced.probabilities(pair, (LM, Q), [PREFIX] * 3, texts, target,
+                               warp)
+  assert [x.shape for x in found] == [(3, 3), (3, 0), (3, 1)]
+  q, p = warp(Q), warp(P)
+  laws = [q.raw, p.raw, target(q, p).pi]
+  for new, got in zip(texts, found):
+    context = [*PREFIX, *new]
+    for i, token in enumerate(new, len(PREFIX)):
+      want = [law[context[i - 2], context[i - 1], token] for law in laws]
+      np.testing.assert_allclose(got[:, i - len(PREFIX)], want, rtol=1e-5)
+
+
+def test_a_verifier_alone_has_no_q():
+  pair = python_types.SimpleNamespace(
+      verifier=TABLE, prompt=text.prefix_prompt, drafter=None)
+  (q, p, pi), = forced.probabilities(pair, None, [PREFIX], [[1, 4]],
+                                     LOSSLESS, Warp(1.))
+  assert np.isnan(q).all()
+  np.testing.assert_allclose(p, pi, rtol=1e-5)
+  with pytest.raises(ValueError, match='Chow reads q, but there is no dra'):
+    forced.probabilities(pair, None, [PREFIX], [[1]], targets.Chow(.3),
+                         Warp(1.))
+  with pytest.raises(ValueError, match='has no drafter; allowed: one with'):
+    forced.acceptance(pair, [PREFIX], [[1]], LOSSLESS, Warp(1.))

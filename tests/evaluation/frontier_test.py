@@ -12,34 +12,44 @@ def samples(latency, quality, noise=0., seed=0):
                           quality + noise * rng.standard_normal(200))
 
 
-def test_pareto_keeps_what_nothing_beats():
-  latencies, qualities = [.5, .3, .4, .9, .3], [20, 10, 9, 20, 11]
-  assert frontier.pareto(latencies, qualities) == [4, 0]
+def latency_at(quality, x, y):
+  return frontier.Frontier.of(x, y).latency_at(np.array([quality]))[0]
+
+
+def quality_at(latency, x, y):
+  return frontier.Frontier.of(x, y).quality_at(np.array([latency]))[0]
+
+
+def test_a_frontier_keeps_what_nothing_beats():
+  found = frontier.Frontier.of([.5, .3, .4, .9, .3], [20, 10, 9, 20, 11])
+  assert sorted({*zip(found.latencies, found.qualities)}) == [
+      (.3, 11), (.5, 20)]
+  assert (np.diff(found.latencies) >= 0).all()
 
 
 def test_latency_at_a_quality():
   x, y = [.2, .6, 1.], [10, 30, 40]
-  np.testing.assert_allclose(frontier.latency_at(20, x, y), .4)
-  np.testing.assert_allclose(frontier.latency_at(35, x, y), .8)
-  assert frontier.latency_at(5, x, y) == .2          # not extrapolated
-  assert frontier.latency_at(40, x, y) == 1.
-  assert frontier.latency_at(41, x, y) == INF
-  assert frontier.latency_at(1, [], []) == INF
+  np.testing.assert_allclose(latency_at(20, x, y), .4)
+  np.testing.assert_allclose(latency_at(35, x, y), .8)
+  assert latency_at(5, x, y) == .2                   # not extrapolated
+  assert latency_at(40, x, y) == 1.
+  assert latency_at(41, x, y) == INF
 
 
 def test_quality_at_a_latency():
   x, y = [.2, .6, 1.2], [10, 30, 60]
-  assert frontier.quality_at(.4, x, y) == 20
-  np.testing.assert_allclose(frontier.quality_at(1., x, y), 50)
-  assert frontier.quality_at(2., x, y) == 60
-  assert frontier.quality_at(.1, x, y) == -INF
+  assert quality_at(.4, x, y) == 20
+  np.testing.assert_allclose(quality_at(1., x, y), 50)
+  assert quality_at(2., x, y) == 60
+  assert quality_at(.1, x, y) == -INF
 
 
 def test_a_dominated_point_changes_nothing():
   x, y = [.2, .6], [10, 30]
   for level in (5, 15, 30):
-    assert frontier.latency_at(level, x + [.5], y + [9]) == (
-        frontier.latency_at(level, x, y))
+    assert latency_at(level, x + [.5], y + [9]) == latency_at(level, x, y)
+  area = lambda x, y: frontier.Frontier.of(x, y).area()
+  assert area(x + [.5], y + [9]) == area(x, y)
 
 
 def test_a_curve_that_is_clearly_faster():

@@ -1,7 +1,4 @@
 """The page in a real browser: what readers see, point at, tap and type."""
-import os
-import shutil
-
 import fakesweep
 import pytest
 
@@ -10,20 +7,7 @@ from spec_cascades.evaluation.report import style
 
 playwright = pytest.importorskip(
     'playwright.sync_api', reason='needs playwright, of requirements-test.txt')
-NAMES = ('chromium', 'chromium-browser', 'google-chrome', 'chrome')
 LIGHT, DARK = 'rgb(255, 255, 255)', 'rgb(18, 22, 28)'
-
-
-@pytest.fixture(scope='module')
-def chromium():
-  with playwright.sync_playwright() as driver:
-    found = [driver.chromium.executable_path, *map(shutil.which, NAMES)]
-    path = next((x for x in found if x and os.path.exists(x)), None)
-    if path is None:
-      pytest.skip(f'needs a browser: none of {", ".join(NAMES)} is on the path')
-    browser = driver.chromium.launch(executable_path=path)
-    yield browser
-    browser.close()
 
 
 @pytest.fixture(scope='module')
@@ -36,27 +20,6 @@ def url(summary, tmp_path_factory):
   directory = tmp_path_factory.mktemp('report')
   report.write(directory, summary)
   return (directory / report.PAGE).as_uri()
-
-
-@pytest.fixture
-def visit(chromium, url):
-  """Opens the page; in the end it must have asked for and reported nothing."""
-  contexts, told, requests = [], [], []
-
-  def run(width=900, height=900, **options):
-    contexts.append(chromium.new_context(
-        viewport=dict(width=width, height=height), offline=True, **options))
-    page = contexts[-1].new_page()
-    page.on('console', lambda message: told.append(message.text))
-    page.on('pageerror', lambda error: told.append(str(error)))
-    page.on('request', lambda request: requests.append(request.url))
-    page.goto(url)
-    return page
-
-  yield run
-  for context in contexts:
-    context.close()
-  assert not told and requests == [url] * len(contexts)
 
 
 def find(summary, method, alpha=None, temperature=1.):

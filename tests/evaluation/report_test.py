@@ -160,7 +160,7 @@ def test_the_pictures_are_a_png_and_a_pdf_with_truetype(written):
   content = (written[0] / 'frontier.png').read_bytes()
   assert content.startswith(b'\x89PNG') and len(content) > 10_000
   assert {p.name for p in written[0].iterdir()} == {
-      'frontier.png', 'frontier.pdf', report.PAGE}
+      'frontier.png', 'frontier.pdf', report.PAGE, report.TABLES}
   content = (written[0] / 'frontier.pdf').read_bytes()
   assert content.startswith(b'%PDF') and b'/FontFile2' in content
   assert b'/Type3' not in content

@@ -4,7 +4,9 @@ import json
 import pytest
 
 from spec_cascades.evaluation import examples
+from spec_cascades.evaluation import pairs
 from spec_cascades.evaluation import sources
+from spec_cascades.evaluation import text
 from tests import publicdata
 
 LINES = [dict(id=f'x{i}', en='word ' * (i + 1), de=f'Wort {i}',
@@ -64,3 +66,34 @@ def test_a_public_data_set_cleans_its_answers(tmp_path):
   assert source.name == 'natural_questions, few_shot'
   with pytest.raises(ValueError, match='prepare_public.py'):
     sources.Public('gsm8k', data_dir=str(tmp_path)).read(2)
+
+
+@pytest.mark.filterwarnings('ignore::DeprecationWarning')
+def test_long_inputs_are_cut_as_the_task_cuts_them(tmp_path):
+  publicdata.prepare('xsum', tmp_path)
+  public = pytest.importorskip('spec_cascades.data.public')
+  import seqio  # pylint: disable=g-import-not-at-top
+  path = str(pairs.SHIPPED / 'verifier' / 'sentencepiece.model')
+  task = public.register(
+      'xsum', seqio.SentencePieceVocabulary(path, extra_ids=0), style='t5',
+      tfds_data_dir=tmp_path, task_name='xsum_for_cutting')
+  source = sources.Public('xsum', data_dir=str(tmp_path))
+  words = text.Vocabulary(path)
+  whole = [words.encode(x.source) for x in source.read(None)]
+  for length in (6, max(map(len, whole)), 99):
+    wanted = task.get_dataset({'inputs': length, 'targets': 9}, 'validation',
+                              shuffle=False).as_numpy_iterator()
+    assert [examples.encode(words, x.source, 99, cut=length)
+            for x in source.read(None)] == [x['inputs'].tolist()
+                                            for x in wanted]
+  assert source.cut == 1024
+  assert sources.Public('xsum', 'few_shot').cut is None
+  assert sources.Table().cut is None and sources.Corpus().cut is None
+
+
+def test_what_is_not_cut_has_to_fit():
+  words = text.Vocabulary(str(pairs.SHIPPED / 'verifier' /
+                              'sentencepiece.model'))
+  with pytest.raises(ValueError, match='takes at most 3: shorten'):
+    examples.encode(words, 'one two three four', 3)
+  assert len(examples.encode(words, 'one two three four', 3, cut=3)) == 3

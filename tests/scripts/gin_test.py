@@ -13,6 +13,7 @@ import _cli  # noqa: E402
 import sweep  # noqa: E402
 
 from spec_cascades.evaluation import points  # noqa: E402
+from spec_cascades.evaluation import rules  # noqa: E402
 from spec_cascades.evaluation import sweep as sweep_lib  # noqa: E402
 
 
@@ -31,27 +32,41 @@ def test_files_parse_and_say_what_they_do(path):
   for name in required:
     assert re.search(rf'Must be set: [^:]*{name}', head), name
     assert f'--gin.{name}=' in head
+    others = [f"{x} = 'x'" for x in required if x != name]
     with pytest.raises(ValueError, match=f'{name} must be set'):
-      _cli.configure([str(path)], [])
+      _cli.configure([str(path)], others)
   assert all(line.startswith('#') for line in head.strip().splitlines())
   for word in ('Must be set', 'Command', 'Result'):
     assert word in head, word
 
 
-def test_the_quickstart_has_twenty_points():
+def test_the_debian_sweeps_have_120_points():
+  for files, bindings in sweep.several(ROOT / 'configs' / 'debian.py'):
+    _cli.configure(files, bindings)
+    made = _cli.call(sweep_lib.Sweep)
+    grid = points.expand(made.curves, gamma=made.gamma)
+    assert len(grid) <= 120 and (made.timed, made.batch) == (60, 50)
+    assert {p.temperature for p in grid} == {0., .5, 1.}
+    assert {p.gamma for p in grid if p.rule in rules.RULES} == {3, 5}
+    every = {*rules.RULES, *rules.BASELINES}
+    assert {p.rule for p in grid} == {'', *every}
+
+
+def test_the_quickstart_has_fourteen_points():
   _cli.configure(['gin/sweeps/quickstart.gin'],
                  ["OUTPUT_DIR = 'x'", 'EXAMPLES = 7'])
   made = _cli.call(sweep_lib.Sweep)
   assert made.output_dir == 'x' and made.examples == 7
   grid = points.expand(made.curves, gamma=made.gamma)
-  assert len(grid) == 20 and {p.temperature for p in grid} == {0., 1.}
+  assert len(grid) == 14 and {p.temperature for p in grid} == {0., 1.}
   assert {p.rule for p in grid} == {
       '', 'Lossless', 'Lossy', 'Chow', 'Diff', 'OPT', 'TokenV3'}
 
 
 @pytest.mark.parametrize('name,want', [
     ('paper', dict(examples=500, timed=None, trials=3, batch=1)),
-    ('local', dict(examples=500, timed=60, trials=1, batch=50))])
+    ('local', dict(examples=500, timed=60, trials=1, batch=50)),
+    ('details', dict(split=True, inspected=8, examples=None, timed=None))])
 def test_protocols_go_with_any_sweep(name, want):
   _cli.configure(['gin/sweeps/baselines.gin', f'gin/protocols/{name}.gin'], [])
   made = _cli.call(sweep_lib.Sweep)
@@ -76,7 +91,8 @@ def test_configurations_name_sweeps_that_exist(path):
   for files, bindings in sweep.several(path):
     _cli.configure(files, bindings)
     made = _cli.call(sweep_lib.Sweep)
-    assert made.curves and pathlib.Path(made.output_dir).parts[:2] == (
+    assert points.expand(made.curves, gamma=made.gamma, top_p=made.top_p)
+    assert pathlib.Path(made.output_dir).parts[:2] == (
         'runs', path.stem)
     folders.add(made.output_dir)
   assert len(folders) > 1

@@ -27,7 +27,8 @@ def start(pair_dir, tmp_path):
         'OUTPUT_DIR': out, 'EXAMPLES': EXAMPLES, 'GAMMA': 3,
         'BUCKETS': ((80, 24),), 'sweep.Sweep.verifier': pair_dir / 'verifier',
         'sweep.Sweep.drafter': pair_dir / 'drafter', 'sweep.Sweep.curves':
-        '[@chow/points.Curve()]', **bindings}
+        '[@chow/points.Curve()]', 'chow/points.Curve.alphas': (.3, .6),
+        'chow/points.Curve.temperatures': (1., 0.), **bindings}
     return subprocess.Popen(
         [sys.executable, 'scripts/sweep.py',
          '--gin_file=gin/sweeps/quickstart.gin',
@@ -76,12 +77,13 @@ def test_a_killed_sweep_resumes_to_the_same_rows(start, tmp_path):
                       for e in records(d / sweep_lib.JOURNAL)}
   assert tokens(killed) == tokens(whole)
   assert {p.name for p in whole.iterdir()} == {
-      'claims', 'examples.jsonl', 'results.jsonl', 'frontier.png',
-      'frontier.pdf', 'report.html'}
+      'claims', 'examples.jsonl', 'results.jsonl', 'scores.jsonl',
+      'frontier.png', 'frontier.pdf', 'report.html', 'tables'}
 
-  content = {p.name: p.read_bytes() for p in whole.iterdir()}
+  read = lambda: {p: p.read_bytes() for p in whole.rglob('*') if p.is_file()}
+  content = read()
   refused = start(whole, GAMMA=4)
   out, err = refused.communicate()
   assert refused.returncode == 2 and err.count('\n') == 1, err
   assert 'does not belong to this sweep' in err and out == ''
-  assert content == {p.name: p.read_bytes() for p in whole.iterdir()}
+  assert content == read()

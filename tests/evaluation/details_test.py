@@ -1,0 +1,194 @@
+"""A finished sweep is asked for its time split and for texts with origins."""
+import collections
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from sweep_run_test import Bar
+
+from spec_cascades import baselines
+from spec_cascades import targets
+from spec_cascades.evaluation import details
+from spec_cascades.evaluation import origins
+from spec_cascades.evaluation import parts
+from spec_cascades.evaluation import points
+from spec_cascades.evaluation import programs as programs_lib
+from spec_cascades.evaluation import report
+from spec_cascades.evaluation import results
+from spec_cascades.evaluation import split
+from spec_cascades.evaluation import sweep as sweep_lib
+from spec_cascades.evaluation import timing
+
+CURVES = (points.Curve(targets.Chow, (.3,)),)
+
+
+@pytest.fixture(scope='module')
+def plain(pair_dir, tmp_path_factory):
+  """A sweep that asks for nothing, and what it found."""
+  sweep = sweep_lib.Sweep(
+      str(tmp_path_factory.mktemp('sweep')), CURVES, str(pair_dir / 'verifier'),
+      str(pair_dir / 'drafter'), examples=4, gamma=3, buckets=((80, 20),))
+  return sweep, sweep_lib.Run(sweep)(Bar)
+
+
+@pytest.fixture(scope='module')
+def asked(plain):
+  """The same sweep, asked afterwards."""
+  sweep = dataclasses.replace(plain[0], split=True, inspected=2)
+  run = sweep_lib.Run(sweep)
+  journal = (run.directory / sweep_lib.JOURNAL).read_bytes()
+  found = run(Bar)
+  assert (run.directory / sweep_lib.JOURNAL).read_bytes() == journal
+  return run, found
+
+
+def records(run):
+  lines = (run.directory / sweep_lib.JOURNAL).read_text().splitlines()
+  made = [results.Record(**entry) for entry in map(json.loads, lines)
+          if entry['kind'] == 'example']
+  return {(x.key, x.example): x for x in made}
+
+
+def test_nothing_is_measured_unasked(plain):
+  assert plain[1].split is None and plain[1].texts is None
+
+
+def test_results_stay_as_they_were(plain, asked):
+  assert asked[1].rows == plain[1].rows
+
+
+def test_the_split_is_what_the_sweep_counted_times_costs(asked):
+  run, found = asked
+  assert [x.key for x in found.split] == [row.key for row in found.rows]
+  known = records(run)
+  for x in found.split:
+    (width, cap, *costs), = x.costs
+    assert (width, cap) == (80, 20) and min(costs) > 0
+    own = [known[x.key, i] for i in range(4)]
+    rounds = np.mean([r.stats['rounds'] for r in own])
+    assert x.rounds == pytest.approx(rounds)
+    assert x.parts == pytest.approx([costs[0], *(
+        cost * rounds for cost in costs[1:])])
+    assert x.whole == pytest.approx(1e3 * np.mean([r.seconds for r in own]))
+
+
+def test_origins_are_those_that_the_sweep_counted(asked):
+  run, found = asked
+  index = {x.id: x.index for x in run.examples}
+  assert len(found.texts) == 2
+  for text in found.texts:
+    assert [x.key for x in text.decoded] == [row.key for row in found.rows]
+    for x in text.decoded:
+      record, point = records(run)[x.key, index[text.id]], run.points[x.key]
+      assert x.same and len(x.tokens) == len(record.tokens)
+      kinds = collections.Counter(token.origin for token in x.tokens)
+      if not point.drafter:
+        assert set(kinds) == {''}
+        assert all(token.pi is None for token in x.tokens)
+        continue
+      assert x.calls == record.stats['verifier_calls']
+      for kind in ('accepted', 'corrected', 'bonus'):
+        assert kinds[kind] == record.stats[kind]
+
+
+def test_probabilities_fit_what_was_written(asked):
+  """Greedy text is what a model likes best, and pi is one there."""
+  run, found = asked
+  for x in (x for text in found.texts for x in text.decoded):
+    point = run.points[x.key]
+    assert all(0 < t.q <= 1 and 0 < t.p <= 1 for t in x.tokens)
+    if point.drafter and not point.temperature:
+      assert all(t.pi == 1 for t in x.tokens)
+    elif point.drafter:
+      assert all(t.pi == pytest.approx(t.q, rel=.01)
+                 or t.pi == pytest.approx(t.p, rel=.01) for t in x.tokens)
+
+
+def test_a_part_goes_on_from_where_it_was(asked):
+  """Else a compiler may do it once for all the times that it is timed."""
+  run, _ = asked
+  made = programs_lib.Programs(run.pair, CURVES)
+  point = next(x for x in run.points.values() if x.drafter)
+  bucket, prompt, keys = programs_lib.Prompts(run.rows, run.buckets, 0)(0)
+  spec, params, draft_params = made.loop(point, bucket)
+  found = parts._prefills(2, spec, params, draft_params, prompt, keys)
+  drafts = lambda steps: parts._drafts(steps, spec, draft_params, found, keys,
+                                       *made.chosen(point))
+  first, second = drafts(1), drafts(2)
+  assert first.tree.tokens[0, 0] == 0              # as every text begins
+  assert second.tree.tokens[0, 0] == first.tree.tokens[0, -1]
+  scores = lambda steps, tree: parts._scores(steps, spec, params, found[0],
+                                             tree)
+  likeliest = scores(1, first.tree).argmax(-1)
+  np.testing.assert_allclose(
+      scores(2, first.tree),
+      scores(1, first.tree.replace(tokens=likeliest)), rtol=1e-4, atol=1e-5)
+
+
+def test_the_page_shows_them(asked):
+  run, found = asked
+  report.write(run.directory, found)
+  content = (run.directory / report.PAGE).read_text(encoding='utf-8')
+  assert 'Where the time goes' in content
+  assert content.count('<details') == 2
+
+
+def test_nothing_is_measured_twice(asked):
+  run, found = asked
+  with timing.CompileLog() as log:
+    again = sweep_lib.Run(run.sweep)(Bar)
+  assert log.programs == 0
+  assert again.split == found.split and again.texts == found.texts
+
+
+@pytest.mark.parametrize('name', [details.SPLIT, details.TEXTS])
+@pytest.mark.parametrize('change', [
+    lambda text: text[:len(text) // 2], lambda text: '{"schema": 1}',
+    lambda text: text.replace('"sweep": "', '"sweep": "0')])
+def test_files_of_others_are_refused_before_anything_runs(asked, name, change):
+  run, _ = asked
+  path = run.directory / name
+  before = path.read_text()
+  path.write_text(change(before))
+  try:
+    with pytest.raises(ValueError, match='of this sweep; move it'):
+      sweep_lib.Run(run.sweep)
+  finally:
+    path.write_text(before)
+
+
+def test_texts_that_differ_come_first_and_there_is_room_for_all(
+    asked, monkeypatch):
+  run, found = asked
+  figures = collections.namedtuple('Figures', 'ready base')
+  keys = [row.key for row in found.rows if row.temperature == 0]
+  base, *others = keys
+  made = {(key, i, 0): results.Record(key, i, 1., [7, 8, 9, 1], 0, {})
+          for key in keys for i in range(4)}
+  for i, wrong in ((1, 1), (2, 3)):
+    made[others[0], i, 0].tokens[:wrong] = [5] * wrong
+  some = figures(lambda _: keys, {0.: base})
+  assert origins.chosen(run, some, made) == [2, 1]
+  monkeypatch.setattr(origins, 'MAX_TOKENS', 4 * len(keys))
+  assert origins.chosen(run, some, made) == [2]
+  monkeypatch.setattr(origins, 'MAX_TOKENS', 4)
+  assert origins.chosen(run, some, made) == []
+
+
+@pytest.mark.parametrize('changes', [
+    dict(split=1), dict(inspected=-1), dict(inspected=True),
+    dict(inspected=None)])
+def test_bad_settings(plain, changes):
+  with pytest.raises(ValueError, match='allowed: '):
+    dataclasses.replace(plain[0], **changes)
+
+
+def test_loops_whose_rounds_differ_in_cost_have_no_split():
+  curves = [points.Curve(targets.Lossless, temperatures=(0.,)),
+            points.Curve(targets.Lossless, (), (0.,), 'ngram', 'copying'),
+            points.Curve(baselines.SeqCascade, (.5,), (0.,))]
+  made = programs_lib.Programs(None, curves)
+  fit = {x.method: split.fits(x, made) for x in points.expand(curves, gamma=2)}
+  assert fit == dict(verifier=True, drafter=True, SpecDecode=True,
+                     copying=False, SeqCascade=False)
