@@ -60,7 +60,7 @@ class Corpus:
     source: Key of the input text.
     target: Key of the reference.
     distinct: Leave out what has a near-duplicate in train.
-    words: Leave out inputs of more words.
+    characters: Leave out inputs of more characters.
     seed: Of the order, in which the first so many are taken.
   """
   cut: ClassVar[None] = None
@@ -69,7 +69,7 @@ class Corpus:
   source: str = 'en'
   target: str = 'de'
   distinct: bool = True
-  words: int | None = None
+  characters: int | None = None
   seed: int = 0
 
   @property
@@ -87,11 +87,11 @@ class Corpus:
       raise ValueError(f'{path} has no {self.source} or no {self.target}; its '
                        f'keys are {", ".join(lines[0])}.')
     kept = [x for x in lines if not (self.distinct and x['near_duplicate'])
-            and (self.words is None or len(x[self.source].split())
-                 <= self.words)]
+            and (self.characters is None
+                 or len(x[self.source]) <= self.characters)]
     if not kept:
-      raise ValueError(f'No example of {path} is left; allow more words, or '
-                       'distinct=False.')
+      raise ValueError(f'No example of {path} is left; allow more '
+                       'characters, or distinct=False.')
     order = np.random.default_rng(self.seed).permutation(len(kept))[:limit]
     return [examples_lib.Example(i, x['id'], x[self.source], (x[self.target],))
             for i, x in enumerate(kept[j] for j in order)]

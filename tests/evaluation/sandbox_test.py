@@ -153,7 +153,7 @@ random.random(), hashlib.sha256(b'').hexdigest()
      sandbox.Result('killed', 'SIGSEGV'))])
 def test_attacks_are_stopped(traces, program, want):
   start = time.monotonic()
-  assert sandbox.run(program, seconds=1) == want
+  assert sandbox.run(program, seconds=1, memory=2**28) == want
   assert time.monotonic() - start < 2 * sandbox.WALL
 
 

@@ -35,15 +35,15 @@ def test_a_corpus_without_near_duplicates_in_a_fixed_order(corpus):
 def test_what_a_corpus_leaves_out_is_chosen(corpus):
   read = lambda **given: sources.Corpus(corpus.directory, **given).read(None)
   assert len(read(distinct=False)) == 12
-  assert {x.id for x in read(words=3)} == {'x1', 'x2'}
-  swapped, = read(words=2, source='de', target='en', split='test')[:1]
+  assert {x.id for x in read(characters=15)} == {'x1', 'x2'}
+  swapped, = read(characters=10, source='de', target='en', split='test')[:1]
   assert swapped.source.startswith('Wort')
 
 
 @pytest.mark.parametrize('given,match', [
     (dict(split='dev'), 'No corpus at .*build_corpus'),
     (dict(source='document'), 'has no document .* keys are id, en, de'),
-    (dict(words=0), 'No example of .* allow more words')])
+    (dict(characters=0), 'No example of .* allow more characters')])
 def test_a_corpus_that_will_not_do_is_refused(corpus, given, match):
   with pytest.raises(ValueError, match=match):
     sources.Corpus(corpus.directory, **given).read(None)
