@@ -61,15 +61,16 @@ class Corpus:
     target: Key of the reference.
     distinct: Leave out what has a near-duplicate in train.
     characters: Leave out inputs of more characters.
+    cut: Tokens of an input beyond which it is cut.
     seed: Of the order, in which the first so many are taken.
   """
-  cut: ClassVar[None] = None
   directory: str = '~/.cache/spec_cascades/corpora/debian_ende'
   split: str = 'test'
   source: str = 'en'
   target: str = 'de'
   distinct: bool = True
   characters: int | None = None
+  cut: int | None = None
   seed: int = 0
 
   @property

@@ -9,9 +9,11 @@ import dataclasses
 import functools
 import json
 import pathlib
+import sys
 
 import numpy as np
 
+from spec_cascades.evaluation import examples
 from spec_cascades.evaluation import text
 
 
@@ -27,6 +29,9 @@ class ParallelText:
     target: Key of the output text.
     buckets: Widths of batches; a pair goes to the first that holds both sides.
       Longer pairs are left out.
+    cut: Inputs are cut there, in tokens with EOS; None leaves long ones out.
+    target_width: Of targets, where inputs are much longer: then buckets are of
+      inputs alone. Longer targets are left out.
     tokens_per_batch: Target slots of a batch, whatever its width.
     seed: Of the order.
   """
@@ -35,6 +40,8 @@ class ParallelText:
   source: str = 'en'
   target: str = 'de'
   buckets: tuple[int, ...] = (12, 16, 24, 32, 48, 64)
+  cut: int | None = None
+  target_width: int | None = None
   tokens_per_batch: int = 2048
   seed: int = 0
 
@@ -59,17 +66,27 @@ class ParallelText:
     sources, targets = (encode([line[key] for line in lines])
                         for key in (self.source, self.target))
     groups = {width: [] for width in self.buckets}
-    for pair in zip(sources, targets):
-      longest = max(map(len, pair)) + 1
+    for source, target in zip(sources, targets):
+      pair = source[:self.cut and self.cut - 1], target
+      longest = max(map(len, pair[:1] if self.target_width else pair)) + 1
       width = next((w for w in self.buckets if longest <= w), None)
-      if width is not None:
+      if width is not None and len(target) < self._target_width(width):
         groups[width].append([[*side, text.EOS] for side in pair])
-    return {width: tuple(text.pad(side, width) for side in zip(*pairs))
+    return {width: (text.pad([x for x, _ in pairs], width),
+                    text.pad([y for _, y in pairs], self._target_width(width)))
             for width, pairs in groups.items() if pairs}
+
+  def _target_width(self, width: int) -> int:
+    return self.target_width or width
+
+  def encode(self, source: str) -> list[int]:
+    """Tokens of an input as the model is given them."""
+    return examples.encode(self.vocabulary, source, limit=sys.maxsize,
+                           cut=self.cut)
 
   def rows(self, width: int) -> int:
     """Examples in a batch of this width."""
-    return max(1, self.tokens_per_batch // width)
+    return max(1, self.tokens_per_batch // self._target_width(width))
 
   @property
   def steps_per_epoch(self) -> int:
@@ -87,7 +104,7 @@ class ParallelText:
     return [plan[i] for i in rng.permutation(len(plan))]
 
   def batch(self, step: int) -> dict[str, np.ndarray]:
-    """Arrays `inputs`, `shifted`, `targets` [rows, width] of a step."""
+    """Arrays `inputs`, `shifted`, `targets` [rows, width], of a step."""
     epoch, i = divmod(step, self.steps_per_epoch)
     width, rows = self._plan(epoch)[i]
     sources, targets = self.train[width]

@@ -75,7 +75,7 @@ def distill(corpus: data.ParallelText, verifier: str, output: str, *,
 
 def _chosen(corpus, sentences, seed):
   """Training lines in random order, the fitting ones."""
-  encode, widest = corpus.vocabulary.encode, max(corpus.buckets)
+  encode, widest = corpus.encode, max(corpus.buckets)
   lines = corpus.lines('train')
   order = np.random.default_rng(seed).permutation(len(lines))
   fits = (lines[i] for i in order
@@ -85,12 +85,12 @@ def _chosen(corpus, sentences, seed):
 
 def _translated(lm, params, corpus, lines, batch):
   """JSON lines with the targets replaced; sentences of a width go together."""
-  encode, out = corpus.vocabulary.encode, {}
+  encode, out = corpus.encode, {}
   for low, width in zip((0, *corpus.buckets), corpus.buckets):
     rows = [i for i, line in enumerate(lines)
             if low < len(encode(line[corpus.source])) <= width]
     found = quality.translate(
-        lm, params, corpus.vocabulary, [lines[i][corpus.source] for i in rows],
+        lm, params, corpus, [lines[i][corpus.source] for i in rows],
         width=width, max_length=min(2 * width, max(corpus.buckets) + 8),
         batch=batch)
     out |= dict(zip(rows, found))

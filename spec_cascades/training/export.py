@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from spec_cascades.checkpoints import native
 from spec_cascades.evaluation import examples
-from spec_cascades.evaluation import metrics
+from spec_cascades.evaluation import qualities
 from spec_cascades.training import loop
 from spec_cascades.training import quality
 
@@ -18,8 +18,9 @@ def export(run: loop.Run, output: str, *, dtype: str = 'bfloat16',
            log: Callable[[str], None] = print) -> dict[str, float]:
   """Writes the newest checkpoint of a run and measures what was written.
 
-  BLEU is of the exported weights, so after rounding to `dtype`: on all test
-  sentences without a near-duplicate in train, and on the hand-written set.
+  Quality is of the exported weights, so after rounding to `dtype`: on all test
+  texts without a near-duplicate in train, and for English to German on the
+  hand-written set.
 
   Args:
     run: The training run.
@@ -34,17 +35,20 @@ def export(run: loop.Run, output: str, *, dtype: str = 'bfloat16',
   params, step = loop.restore_params(run.model_dir)
   params = jax.tree.map(
       lambda x: jnp.asarray(x, dtype).astype(jnp.float32), params)
-  pairs = quality.distinct_pairs(corpus, 'test')
-  own = [(x.source, x.reference) for x in examples.read()]
+  metric = qualities.make(run.recipe.metric)
+  sets = dict(test_distinct=quality.distinct_pairs(corpus, 'test'))
+  if (corpus.source, corpus.target) == ('en', 'de'):
+    sets['software_docs'] = [(x.source, x.reference) for x in examples.read()]
   figures = dict(step=step)
-  for name, chosen in (('test_distinct', pairs), ('software_docs', own)):
+  for name, chosen in sets.items():
     sources = [source for source, _ in chosen]
-    longest = max(len(corpus.vocabulary.encode(x)) for x in sources)
-    found = quality.translate(lm, params, corpus.vocabulary, sources,
-                              width=max(longest, *corpus.buckets, 1))
-    figures[f'bleu_{name}'] = round(
-        metrics.bleu(found, [(target,) for _, target in chosen])[0], 2)
-    log(f'{name}: BLEU {figures[f"bleu_{name}"]} on {len(chosen)} sentences')
+    longest = max(len(corpus.encode(x)) for x in sources)
+    found = quality.translate(lm, params, corpus, sources,
+                              width=max(longest, *corpus.buckets, 1),
+                              max_length=run.recipe.max_length)
+    score = metric(found, [(target,) for _, target in chosen])
+    figures[f'{metric.name.lower()}_{name}'] = round(score, 2)
+    log(f'{name}: {metric.name} {score:.2f} on {len(chosen)} texts')
   native.save(output, lm, params, pathlib.Path(
       corpus.vocabulary.path).expanduser(), dtype,
               max_input_length=max(corpus.buckets), info=figures)

@@ -34,8 +34,9 @@ class Recipe:
     log_every: Steps between lines.
     save_every: Steps between checkpoints.
     eval_every: Steps between evaluations.
+    metric: What texts are measured by, a name in `qualities.QUALITIES`.
     eval_sentences: Validation sentences without a near-duplicate in train
-      that are translated for BLEU.
+      that are decoded for it.
     eval_batch: Sentences per decoded batch.
     max_length: Decoded tokens of a sentence at most.
     keep: Checkpoints kept.
@@ -48,6 +49,7 @@ class Recipe:
   log_every: int = 50
   save_every: int = 250
   eval_every: int = 500
+  metric: str = 'BLEU'
   eval_sentences: int = 200
   eval_batch: int = 50
   max_length: int = 72
@@ -175,8 +177,9 @@ def _run(update, state, teacher, corpus, saves, recipe, folder, log):
   terminated = _Terminated()
   step_fn = jax.jit(update, donate_argnums=0)
   score = quality.Validation(
-      update.lm, update.loss, corpus, sentences=recipe.eval_sentences,
-      batch=recipe.eval_batch, max_length=recipe.max_length)
+      update.lm, update.loss, corpus, metric=recipe.metric,
+      sentences=recipe.eval_sentences, batch=recipe.eval_batch,
+      max_length=recipe.max_length)
   step, since, losses = int(state.step), time.time(), []
   save = lambda: saves.save(step, args=ocp.args.StandardSave(state))
   while step < recipe.steps and not terminated.received:

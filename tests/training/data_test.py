@@ -68,3 +68,19 @@ def test_a_missing_corpus_is_explained(corpus, tmp_path):
   missing = data.ParallelText(str(tmp_path), corpus.vocabulary)
   with pytest.raises(ValueError, match='build_corpus'):
     missing.batch(0)
+
+
+def test_long_inputs_are_cut_and_targets_have_a_width_of_their_own(corpus):
+  short = data.ParallelText(
+      corpus.directory, corpus.vocabulary, buckets=(8, 10), cut=10,
+      target_width=30, tokens_per_batch=120)
+  (sources, targets), = short.train.values()     # not one of 8 tokens
+  assert sources.shape[1] == 10 and targets.shape[1] == 30
+  assert (sources[:, -1] == text.EOS).all()
+  encoded = {tuple(short.encode(line['en'])) for line in short.lines('train')}
+  assert set(map(tuple, sources)) <= encoded
+  lengths = [len(corpus.vocabulary.encode(x['de'])) for x in
+             short.lines('train')]
+  assert len(targets) == sum(n <= 30 for n in lengths) < len(lengths)
+  batch = short.batch(0)
+  assert batch['inputs'].shape == (4, 10) and batch['targets'].shape == (4, 30)

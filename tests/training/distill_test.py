@@ -55,7 +55,7 @@ def test_targets_are_the_verifiers_and_interruptions_do_not_show(
     assert line['en'] == old[line['id']]['en']
     widest = [w for w in corpus.buckets
               if len(corpus.vocabulary.encode(line['en'])) <= w][0]
-    want = quality.translate(lm, params, corpus.vocabulary, [line['en']],
+    want = quality.translate(lm, params, corpus, [line['en']],
                              width=widest, max_length=min(2 * widest, 128),
                              batch=1)
     assert [line['de']] == want
