@@ -90,8 +90,9 @@ def measure(run: Any) -> list[str]:
       tqdm.tqdm, dynamic_ncols=True,
       mininterval=0.5 if sys.stderr.isatty() else 15))
   print(report.write(run.directory, done))
-  for name in (sweep.RESULTS, *report.PICTURES, report.PAGE, report.TABLES):
-    print(run.directory / name)
+  for path in (run.directory / sweep.RESULTS, *report.pictures(run.directory),
+               run.directory / report.PAGE, run.directory / report.TABLES):
+    print(path)
   return done.failures
 
 

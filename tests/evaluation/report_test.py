@@ -157,13 +157,17 @@ def test_a_sweep_of_one_example_and_no_rule_is_drawn(tmp_path):
 
 
 def test_the_pictures_are_a_png_and_a_pdf_with_truetype(written):
-  content = (written[0] / 'frontier.png').read_bytes()
-  assert content.startswith(b'\x89PNG') and len(content) > 10_000
+  pictures = {*report.FRONTIER, *report.REJECTION}
+  assert {p.name for p in report.pictures(written[0])} == pictures
   assert {p.name for p in written[0].iterdir()} == {
-      'frontier.png', 'frontier.pdf', report.PAGE, report.TABLES}
-  content = (written[0] / 'frontier.pdf').read_bytes()
-  assert content.startswith(b'%PDF') and b'/FontFile2' in content
-  assert b'/Type3' not in content
+      *pictures, report.PAGE, report.TABLES}
+  for name in pictures:
+    content = (written[0] / name).read_bytes()
+    if name.endswith('.png'):
+      assert content.startswith(b'\x89PNG') and len(content) > 10_000
+    else:
+      assert content.startswith(b'%PDF') and b'/FontFile2' in content
+      assert b'/Type3' not in content
 
 
 def test_the_terminal_table_is_aligned(written, summary):

@@ -12,20 +12,35 @@ from spec_cascades.evaluation.report import plot
 from spec_cascades.evaluation.report import sections
 from spec_cascades.evaluation.report import table
 
-PICTURES, PAGE = ('frontier.png', 'frontier.pdf'), 'report.html'
+FRONTIER = ('frontier.png', 'frontier.pdf')
+REJECTION = ('rejection.png', 'rejection.pdf')
+PAGE = 'report.html'
 TABLES = export.FOLDER
 
 
 def write(directory: pathlib.Path, summary: summary_lib.Summary, *,
           title: str = 'Speculative cascades: cost and quality') -> str:
   """Writes pictures, tables and the page; returns the terminal's tables."""
-  partial = {name: directory / f'partial.{os.getpid()}.{name}'
-             for name in PICTURES}
-  plot.write(list(partial.values()), summary.rows)
-  for name, path in partial.items():
-    os.replace(path, directory / name)
+  rows = summary.rows
+  _draw(directory, FRONTIER, plot.frontiers(rows), rows[0].metric, rows)
+  if rejected := plot.rejections(summary.analysis.rejections):
+    _draw(directory, REJECTION, rejected, 'share of drafts rejected', rows)
   files.write_atomically(directory / PAGE, html.page(summary, title))
   tables = sections.of_sweep(summary.rows, summary.comparisons,
                              summary.drafting, summary.analysis)
   export.write(directory, tables)
   return '\n\n'.join([table.everything(summary), sections.text(tables)])
+
+
+def pictures(directory: pathlib.Path) -> list[pathlib.Path]:
+  """Those that there are: without drafts nothing can be rejected."""
+  return [path for name in (*FRONTIER, *REJECTION)
+          if (path := directory / name).is_file()]
+
+
+def _draw(directory, names, spots, what, rows) -> None:
+  partial = {name: directory / f'partial.{os.getpid()}.{name}'
+             for name in names}
+  plot.write(list(partial.values()), spots, what, rows)
+  for name, path in partial.items():
+    os.replace(path, directory / name)

@@ -1,12 +1,14 @@
-"""frontier.png and .pdf: quality against latency, a panel a temperature."""
+"""Pictures for papers, a panel a temperature: frontiers, and rejections."""
 from __future__ import annotations
 
+import dataclasses
 import pathlib
-from typing import Sequence
+from typing import Mapping, Sequence
 
 import matplotlib
 from matplotlib import figure
 
+from spec_cascades.evaluation import analysis
 from spec_cascades.evaluation import points
 from spec_cascades.evaluation import results
 from spec_cascades.evaluation.report import style
@@ -17,21 +19,55 @@ PANEL, HEIGHT, LEGEND = 3.3, 2.6, .17
 PER_LINE = 4                      # entries of the legend a panel's width holds
 # Text as text: TrueType, which every publisher takes; Type 3 is refused.
 FONTS = {'pdf.fonttype': 42, 'font.size': 8}
+Estimate = tuple[float, float, float]        # and the ends of its interval
 
 
-def write(paths: Sequence[pathlib.Path], rows: Sequence[results.Row]) -> None:
-  """Draws all panels side by side, as the file names' endings say."""
+@dataclasses.dataclass(frozen=True)
+class Spot:
+  """A point of a sweep in a picture."""
+  method: str
+  temperature: float
+  alpha: float | None
+  x: Estimate
+  y: Estimate
+
+
+def frontiers(rows: Sequence[results.Row]) -> list[Spot]:
+  """Quality against latency."""
+  return [Spot(r.method, r.temperature, r.alpha,
+               (r.relative_latency, r.relative_low, r.relative_high),
+               (r.quality, r.quality_low, r.quality_high)) for r in rows]
+
+
+def rejections(found: Sequence[analysis.Rejection]) -> list[Spot]:
+  """The share of drafts that was rejected, against latency."""
+  return [Spot(r.point.method, r.point.temperature, r.point.alpha,
+               (r.latency, r.low, r.high),
+               (r.rate.value, r.rate.low, r.rate.high)) for r in found]
+
+
+def write(paths: Sequence[pathlib.Path], spots: Sequence[Spot], what: str,
+          rows: Sequence[results.Row]) -> None:
+  """Draws all panels side by side, as the file names' endings say.
+
+  Args:
+    paths: One for each kind of file.
+    spots: What to draw.
+    what: Its vertical axis.
+    rows: Of the sweep: they give curves their colours.
+  """
   with matplotlib.rc_context(FONTS):
-    drawing = _draw(rows)
+    drawing = _draw(spots, what, rows[0],
+                    style.marks(row.method for row in rows))
     for path in paths:
       drawing.savefig(path)
 
 
-def _draw(rows) -> figure.Figure:
-  panels = style.by_temperature(rows)
-  marks = style.marks(row.method for row in rows)
+def _draw(spots, what, first: results.Row, marks: Mapping[str, style.Mark]
+          ) -> figure.Figure:
+  panels = style.by_temperature(spots)
   columns = PER_LINE * len(panels)
-  lines = -(-len(marks) // columns)
+  lines = -(-len({spot.method for spot in spots}) // columns)
   drawing = figure.Figure(
       figsize=(PANEL * len(panels), HEIGHT + LEGEND * lines), dpi=300,
       layout='constrained')
@@ -42,28 +78,25 @@ def _draw(rows) -> figure.Figure:
       artist = _curve(axis, method, line, marks[method])
       handles.setdefault(method, artist)
     _decorate(axis, heat)
-  axes[0].set_ylabel(rows[0].metric, color=INK)
+  axes[0].set_ylabel(what, color=INK)
   drawing.legend(list(handles.values()), list(handles), frameon=False,
                  loc='outside lower center', ncols=min(columns, len(handles)),
                  fontsize=7, handlelength=1.6, columnspacing=1,
                  handletextpad=.5, labelspacing=.3)
-  first = rows[0]
   drawing.suptitle(f'{first.examples} texts of {first.data}\n'
                    f'{style.clock(first)}, {first.device}', fontsize=7,
                    color=INK)
   return drawing
 
 
-def _curve(axis, method, rows, mark):
-  x = [row.relative_latency for row in rows]
-  y = [row.quality for row in rows]
+def _curve(axis, method, spots, mark):
+  x, y = ([getattr(spot, name)[0] for spot in spots] for name in 'xy')
   if method == points.VERIFIER:
     return axis.axhline(y[0], color=INK, linewidth=.9, linestyle=(0, (5, 3)))
-  ends = lambda figure, low, high: [
-      [max(getattr(row, figure) - getattr(row, low), 0) for row in rows],
-      [max(getattr(row, high) - getattr(row, figure), 0) for row in rows]]
-  axis.errorbar(x, y, ends('quality', 'quality_low', 'quality_high'),
-                ends('relative_latency', 'relative_low', 'relative_high'),
+  ends = lambda every: [[max(value - low, 0) for value, low, _ in every],
+                        [max(high - value, 0) for value, _, high in every]]
+  axis.errorbar(x, y, ends([spot.y for spot in spots]),
+                ends([spot.x for spot in spots]),
                 fmt='none', ecolor=mark.light, elinewidth=.7, alpha=.3)
   line, = axis.plot(x, y, color=mark.light, linewidth=1.1, markersize=4,
                     marker=style.MATPLOTLIB[mark.shape],

@@ -6,9 +6,8 @@ from typing import Iterable, Sequence, TypeVar
 
 from spec_cascades.evaluation import points
 from spec_cascades.evaluation import results
-from spec_cascades.evaluation import split
 
-Setting = TypeVar('Setting', results.Row, points.Point, split.Split)
+Setting = TypeVar('Setting')     # has a temperature, a method and an alpha
 
 
 @dataclasses.dataclass(frozen=True)
