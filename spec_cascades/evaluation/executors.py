@@ -120,12 +120,12 @@ class Ray:
 
   def check(self, sweep: Any) -> None:
     """Leaves accelerators to the workers; ValueError says what can't be run."""
-    ray_cluster.load()
     if sweep.split or sweep.inspected:
       raise ValueError(
           f'Got split={sweep.split} and inspected={sweep.inspected}; allowed '
           'with Ray: False and 0. Ask the finished sweep for them without Ray, '
           "on a machine like the workers'.")
+    ray_cluster.load()
     jax.config.update('jax_platforms', 'cpu')
     ray_cluster.connect(self)        # forks, so before JAX has threads
 

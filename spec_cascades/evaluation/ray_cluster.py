@@ -177,9 +177,35 @@ def _packed(job: decoding.Job) -> decoding.Job:
   """A job without what can't be sent, its weights in the host's memory."""
   bare = lambda model: model and dataclasses.replace(
       model, checkpoint=jax.tree.map(np.asarray, model.checkpoint))
-  return dataclasses.replace(job, pair=dataclasses.replace(
-      job.pair, verifier=bare(job.pair.verifier),
-      drafter=bare(job.pair.drafter), vocabulary=None))
+  return dataclasses.replace(
+      job, pair=dataclasses.replace(
+          job.pair, verifier=bare(job.pair.verifier),
+          drafter=bare(job.pair.drafter), vocabulary=None),
+      curves=[dataclasses.replace(curve, rule=plain(curve.rule))
+              for curve in job.curves])
+
+
+def plain(rule: Any) -> Any:
+  """A rule's own class, or one with its options; gin's can't be sent.
+
+  What gin has made of Chow -> targets.Chow; of SeqCascade with
+  `normalised=False` -> a SeqCascade whose `normalised` is False by default.
+  """
+  made = rule()
+  cls, usual = type(made), type(made)()
+  options = {
+      f.name: plain(value) if isinstance(value, type) else value
+      for f in dataclasses.fields(cls)
+      if (value := getattr(made, f.name)) != getattr(usual, f.name)}
+  if not options:
+    return cls
+
+  class Bound(type(cls)):
+
+    def __call__(cls_with_options, *args, **kwargs):
+      return cls(*args, **{**options, **kwargs})
+
+  return Bound(cls.__name__, (cls,), {})
 
 
 def _unpacked(job: decoding.Job) -> decoding.Job:
