@@ -100,8 +100,11 @@ class Crew:
         for member in self._members:
           self._employ(member)
         calls = {m.call: m for m in self._members if m.call is not None}
-        for call in self._ended(list(calls)):
+        ended = self._ended(list(calls))
+        for call in ended:
           yield from self._receive(calls[call])
+        if calls and not ended:
+          self._forsake()
     finally:
       for member in self._members:
         self._cluster.stop(member.worker)
@@ -171,6 +174,14 @@ class Crew:
       member.restarts -= 1
       self._source.warn(f'{line}; it is started again.')
       self._start(member)
+
+  def _forsake(self) -> None:
+    """Drops members that were started on a machine which is gone by now."""
+    pending = [m for m in self._members if m.then == self._checked]
+    surplus = len(self._members) - self._cluster.room() if pending else 0
+    for member in pending[:max(0, surplus)]:
+      self._drop(member, f'Worker {member.number} is not started again: no '
+                 'machine has room.')
 
   def _drop(self, member, line: str) -> None:
     self._cluster.stop(member.worker)

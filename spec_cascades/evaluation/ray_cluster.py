@@ -69,8 +69,10 @@ def connect(settings: Any) -> Any:
   except (OSError, OverflowError, RuntimeError,
           ray.exceptions.RayError) as error:
     raise ValueError(f'Got address={settings.address!r}, but no Ray cluster '
-                     f'answers ({_line(error)}); start one with `ray start '
-                     '--head`, or leave address out.') from None
+                     f'answers ({_line(error)}). Start one with `ray start '
+                     '--head`, or leave address out; if it wants a token, set '
+                     'RAY_AUTH_MODE=token and put it in ~/.ray/auth_token.'
+                     ) from None
   return ray
 
 

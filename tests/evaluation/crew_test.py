@@ -38,9 +38,10 @@ class Call:
 class Cluster:
   """Its calls end in any order; those of some numbers kill their worker."""
 
-  def __init__(self, deaths=(), room=math.inf, others=None, seed=0, bad=()):
+  def __init__(self, deaths=(), room=math.inf, others=None, seed=0, bad=(),
+               limbo=()):
     self.deaths, self.space, self.others = set(deaths), room, others or {}
-    self.bad, self.rng = bad, random.Random(seed)
+    self.bad, self.rng, self.limbo = bad, random.Random(seed), limbo
     self.live, self.started, self.calls, self.units = set(), 0, 0, []
 
   def start(self):
@@ -55,7 +56,7 @@ class Cluster:
     return Call(worker, self.others.get(worker, HERE))
 
   def prepare(self, worker, decodes):
-    assert decodes
+    del decodes
     compiled = dict(program=str(worker))
     return Call(worker, [decoding.Outcome(compiled=compiled)])
 
@@ -74,7 +75,10 @@ class Cluster:
 
   def ready(self, calls, seconds):
     del seconds
-    return [self.rng.choice(calls)]
+    if self.live & set(self.limbo):
+      self.space = 0
+    calls = [call for call in calls if call.worker not in self.limbo]
+    return [self.rng.choice(calls)] if calls else []
 
   def result(self, call):
     self.calls += 1
@@ -200,6 +204,16 @@ def test_a_worker_is_not_started_where_its_machine_is_gone(tmp_path):
   cluster = Cluster(deaths=(7,), room=1)
   measure(tmp_path, cluster, restarts=5)
   assert cluster.started == 2 and 'no machine has room' in Shown.lines[0]
+  assert set(decoded(tmp_path)) == ALL
+
+
+def test_nobody_waits_for_a_worker_on_a_machine_that_is_gone(tmp_path):
+  """The death of the machine may be known later than that of the worker."""
+  cluster = Cluster(deaths=(3,), room=1, limbo=(2,))
+  with pytest.raises(ChildProcessError, match='started again: no machine'):
+    measure(tmp_path, cluster, size=1)
+  assert cluster.started == 2 and not cluster.live
+  measure(tmp_path, Cluster())
   assert set(decoded(tmp_path)) == ALL
 
 
