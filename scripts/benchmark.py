@@ -38,13 +38,13 @@ from spec_cascades.drafters import tree
 from spec_cascades.evaluation import benchmarks
 from spec_cascades.evaluation import copying
 from spec_cascades.evaluation import costs
+from spec_cascades.evaluation import environment
 from spec_cascades.evaluation import memory as memory_lib
 from spec_cascades.evaluation import overhead
 from spec_cascades.evaluation import pairs
 from spec_cascades.evaluation import peers as peers_lib
 from spec_cascades.evaluation import precision
 from spec_cascades.evaluation import rules as rules_lib
-from spec_cascades.evaluation import sweep
 from spec_cascades.evaluation import timing
 from spec_cascades.evaluation import weights
 
@@ -92,7 +92,7 @@ def steps(args) -> None:
   """Cost of scoring 1..8 tokens, relative to 1, and of a drafter step."""
   found = costs.measure(
       verifier_of(args.dims), drafter_of(args.dims), WIDTHS, runs=args.runs,
-      names=names_of(args.dims), versions=sweep.versions())
+      names=names_of(args.dims), versions=environment.versions())
   one = found.verifier[1].median
   for n, spread in found.verifier.items():
     print(f'{args.dims}: {n} tokens  {spread}  {spread.median / one:.2f}x the '

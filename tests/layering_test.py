@@ -68,6 +68,15 @@ def test_imports_point_down(path):
       assert top in LIBRARIES or top in sys.stdlib_module_names, name
 
 
+def test_ray_is_imported_by_one_module_when_it_is_used():
+  everywhere = {path.name for path in FILES
+                if any(x.split('.')[0] == 'ray' for x in imports(path))}
+  assert everywhere == {'ray_cluster.py'}
+  tree = ast.parse((PACKAGE / 'evaluation' / 'ray_cluster.py').read_text())
+  assert not [x for x in tree.body if isinstance(x, ast.Import)
+              and any(alias.name == 'ray' for alias in x.names)]
+
+
 def test_gin_is_no_package():
   """With an __init__.py, gin/ would shadow the library of that name."""
   assert not (ROOT / 'gin' / '__init__.py').exists()

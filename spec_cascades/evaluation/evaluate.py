@@ -13,6 +13,7 @@ from typing import Any, Callable, Iterator, Sequence
 
 from spec_cascades import check
 from spec_cascades.data import files
+from spec_cascades.evaluation import environment
 from spec_cascades.evaluation import host_tensorflow
 from spec_cascades.evaluation import pairs
 from spec_cascades.evaluation import points as points_lib
@@ -143,7 +144,7 @@ class Run:
         seed=self.chosen.seed, batch=self.chosen.batch,
         buckets=[list(sizes) for sizes in self.chosen.buckets],
         device=timing.device(), machine=timing.machine(),
-        versions=sweep.versions())
+        versions=environment.versions())
 
 
 def _model_data(evaluator: Any) -> Any:

@@ -2,17 +2,15 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 import pathlib
-import platform
 from typing import Any, Callable, Sequence
-
-import jax
 
 from spec_cascades.evaluation import asking as asking_lib
 from spec_cascades.evaluation import choosing
+from spec_cascades.evaluation import decoding
 from spec_cascades.evaluation import details
 from spec_cascades.evaluation import examples as examples_lib
+from spec_cascades.evaluation import executors
 from spec_cascades.evaluation import forced
 from spec_cascades.evaluation import journal as journal_lib
 from spec_cascades.evaluation import measured
@@ -26,13 +24,11 @@ from spec_cascades.evaluation import sources
 from spec_cascades.evaluation import summary
 from spec_cascades.evaluation import tensorboard
 from spec_cascades.evaluation import text
-from spec_cascades.evaluation import timing
 from spec_cascades.evaluation import work
 from spec_cascades.evaluation import worker
 
 JOURNAL, RESULTS = 'examples.jsonl', 'results.jsonl'
 SCORES = 'scores.jsonl'
-LIBRARIES = ('jax', 'jaxlib', 'flax', 'numpy', 'sacrebleu', 'sentencepiece')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +58,8 @@ class Sweep:
     tensorboard: Write each finished point for TensorBoard, too, through clu.
     split: Whether to time the parts of a decode, too: more programs to compile.
     inspected: How many texts to show with the origin of every token, too.
+    executor: Who decodes: this process, or workers on other machines. It is no
+      part of the configuration: one may go on where another was stopped.
   """
   output_dir: str
   curves: Sequence[points_lib.Curve]
@@ -83,6 +81,7 @@ class Sweep:
   tensorboard: bool = False
   split: bool = False
   inspected: int = 0
+  executor: executors.Executor = executors.InProcess()
 
   def __post_init__(self):
     if not isinstance(self.seed, int) or self.seed < 0:
@@ -103,6 +102,9 @@ class Sweep:
                        'number of texts from 0.')
     if not isinstance(self.top_k, int):
       raise ValueError(f'Got top_k={self.top_k!r}; allowed: whole numbers.')
+    if isinstance(self.executor, (type, str)):
+      raise ValueError(f'Got executor={self.executor!r}; allowed: '
+                       '@executors.InProcess() or @executors.Ray().')
     check_buckets(self.buckets)
 
 
@@ -113,6 +115,7 @@ class Run:
   def __init__(self, sweep: Sweep):
     """Raises ValueError for anything that cannot run, or not resume."""
     self.sweep = sweep
+    sweep.executor.check(sweep)      # says who may use this machine's device
     self.directory = pathlib.Path(sweep.output_dir).expanduser()
     alone = (points_lib.VERIFIER, points_lib.DRAFTER)[:1 + bool(sweep.drafter)]
     if sweep.tensorboard:
@@ -144,8 +147,7 @@ class Run:
     self.inputs = self._inputs()
     self.points = {results.content_key(dict(self.inputs, point=_plain(p))): p
                    for p in points}
-    self.configuration = dict(self.inputs, device=timing.device(),
-                              machine=timing.machine(), versions=versions(),
+    self.configuration = dict(self.inputs, **sweep.executor.environment(),
                               points=[_plain(p) for p in points])
     journal_lib.check(self.directory / JOURNAL, self.configuration)
     journal_lib.check_rows(self.directory / RESULTS, self.configuration)
@@ -183,7 +185,7 @@ class Run:
       failed = {}
       if self.missing(journal):
         publish = _Publisher(self, journal, programs, figures)
-        at_work = worker.Worker(self, journal, programs, publish, progress)
+        at_work = worker.Worker(self, journal, publish, progress)
         at_work()
         failed = at_work.failed
       out = summary.summarise(
@@ -204,6 +206,12 @@ class Run:
     if not out.rows:
       raise ValueError(f'No point could be decoded. {out.failures[0]}')
     return out
+
+  def job(self) -> decoding.Job:
+    """What an executor needs to decode."""
+    return decoding.Job(
+        self.pair, tuple(self.sweep.curves), self.points, self.rows,
+        self.starts, self.buckets, self.plan, self.sweep.seed, self.eos)
 
   def read(self, tokens: Sequence[int]) -> str:
     """The answer in what a model has written."""
@@ -254,7 +262,8 @@ class Run:
         verifier=self.pair.verifier.name,
         drafter=self.pair.drafter.name if self.pair.drafter else '',
         batch=self.plan.batch, data=self.source.name,
-        device=timing.device(), machine=timing.machine(), versions=versions(),
+        **{name: self.configuration[name]
+           for name in ('device', 'machine', 'versions')},
         started=started, finished=finished[-1] if finished else '')
 
   def costs(self, journal, programs) -> dict[str, dict[str, Any]]:
@@ -324,13 +333,6 @@ def check_buckets(buckets: Sequence[tuple[int, int]]) -> None:
     if len(bucket) != 2 or min(bucket) < 2:
       raise ValueError(f'Got the bucket {bucket}; allowed: pairs of an input '
                        'width and an output cap, at least 2 each.')
-
-
-def versions() -> dict[str, str]:
-  """Of Python, the libraries and the backend's platform."""
-  found = {name: importlib.metadata.version(name) for name in LIBRARIES}
-  return dict(python=platform.python_version(), **found,
-              platform=jax.devices()[0].client.platform_version.split('\n')[0])
 
 
 def _plain(point: points_lib.Point) -> dict[str, Any]:

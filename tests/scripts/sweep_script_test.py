@@ -1,49 +1,21 @@
 """A sweep that is killed goes on with the same command."""
-import json
-import os
-import pathlib
+import functools
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
+import sweeping
+from sweeping import EXAMPLES
+from sweeping import POINTS
+from sweeping import records
 
 from spec_cascades.evaluation import results
 from spec_cascades.evaluation import sweep as sweep_lib
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-EXAMPLES, POINTS = 60, 8
-
 
 @pytest.fixture
 def start(pair_dir, tmp_path):
-  """Starts the sweep; compilations are shared to save time."""
-  env = dict(os.environ, JAX_COMPILATION_CACHE_DIR=str(tmp_path / 'cache'),
-             JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS='0')
-
-  def start(out, **bindings):
-    settings = {
-        'OUTPUT_DIR': out, 'EXAMPLES': EXAMPLES, 'GAMMA': 3,
-        'BUCKETS': ((80, 24),), 'sweep.Sweep.verifier': pair_dir / 'verifier',
-        'sweep.Sweep.drafter': pair_dir / 'drafter', 'sweep.Sweep.curves':
-        '[@chow/points.Curve()]', 'chow/points.Curve.alphas': (.3, .6),
-        'chow/points.Curve.temperatures': (1., 0.), **bindings}
-    return subprocess.Popen(
-        [sys.executable, 'scripts/sweep.py',
-         '--gin_file=gin/sweeps/quickstart.gin',
-         *(f'--gin.{name}={value}' for name, value in settings.items())],
-        cwd=ROOT, env=env, text=True, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE)
-
-  return start
-
-
-def records(path):
-  """Complete example lines of a journal."""
-  lines = path.read_bytes().split(b'\n')[:-1] if path.exists() else []
-  parsed = [json.loads(line) for line in lines]
-  return [entry for entry in parsed if entry['kind'] == 'example']
+  return functools.partial(sweeping.start, pair_dir, tmp_path / 'cache')
 
 
 def test_a_killed_sweep_resumes_to_the_same_rows(start, tmp_path):

@@ -1,0 +1,158 @@
+"""Who decodes a sweep: this process, or workers on other machines."""
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from typing import Any, Iterator, Mapping, Protocol
+
+import jax
+
+from spec_cascades.evaluation import crew
+from spec_cascades.evaluation import decoding
+from spec_cascades.evaluation import environment
+from spec_cascades.evaluation import ray_cluster
+from spec_cascades.evaluation import results
+from spec_cascades.evaluation import timing
+
+
+class Executor(Protocol):
+  """Decodes; keeps no files, and no record of what is done."""
+
+  def check(self, sweep: Any) -> None:
+    """Raises ValueError for a `sweep.Sweep` that it can't run.
+
+    Is called before this process touches a device.
+    """
+
+  def environment(self) -> dict[str, Any]:
+    """`environment.here` of those who decode."""
+
+  def decode(self, job: decoding.Job, wanted: Mapping[str, Any],
+             source: crew.Source) -> Iterator[decoding.Outcome]:
+    """Outcomes of all units that a source has.
+
+    Args:
+      job: Of the sweep.
+      wanted: What everybody's environment must be; may have more entries.
+      source: Is told of each unit when its outcomes have been taken.
+    """
+
+
+@dataclasses.dataclass(frozen=True)
+class InProcess:
+  """Decodes here, one unit after the other."""
+
+  def check(self, sweep: Any) -> None:
+    """Anything can be run here."""
+    del sweep
+
+  def environment(self) -> dict[str, Any]:
+    """Of this process."""
+    return environment.here()
+
+  def decode(self, job: decoding.Job, wanted: Mapping[str, Any],
+             source: crew.Source) -> Iterator[decoding.Outcome]:
+    """Compiles all, then decodes; waits for units that other processes have."""
+    del wanted
+    decoder = decoding.Decoder(job)
+    yield from decoder.prepare(source.missing(), source.say)
+    source.say('decoding')
+    with timing.CompileLog() as log, timing.quiet():
+      while taken := source.take():
+        index, unit = taken
+        yield from decoder.decode(unit)
+        source.done(index)
+    yield decoding.Outcome(late=log.programs)
+
+
+@dataclasses.dataclass(frozen=True)
+class Ray:
+  """Has workers of a Ray cluster decode; they need not see any file of ours.
+
+  This process keeps the journal and stays on its CPU: accelerators are for the
+  workers. Models and sources are sent to them.
+
+  Attributes:
+    num_workers: How many; each holds the models and its compiled programs.
+    num_cpus: That Ray sets aside for each.
+    num_gpus: The same; 0 hides GPUs from a worker.
+    resources: The same, of any others: {'TPU': 4}, say.
+    address: 'auto' or HOST:PORT of a cluster that runs; None starts one here.
+    restarts: How often each worker is started again after it has died.
+  """
+  num_workers: int = 1
+  num_cpus: float = 1
+  num_gpus: float = 0
+  resources: Mapping[str, float] = dataclasses.field(default_factory=dict)
+  address: str | None = None
+  restarts: int = 3
+
+  def __post_init__(self):
+    for name, least in (('num_workers', 1), ('restarts', 0)):
+      value = getattr(self, name)
+      if type(value) is not int or value < least:
+        raise ValueError(f'Got {name}={value!r}; allowed: a whole number from '
+                         f'{least}.')
+    for name in ('num_cpus', 'num_gpus'):
+      if not _is_amount(getattr(self, name)):
+        raise ValueError(f'Got {name}={getattr(self, name)!r}; allowed: a '
+                         'number from 0.')
+    if not isinstance(self.resources, Mapping) or not all(
+        isinstance(name, str) and _is_amount(amount)
+        for name, amount in self.resources.items()):
+      raise ValueError(f'Got resources={self.resources!r}; allowed: numbers '
+                       "from 0 by name, {'TPU': 4} say.")
+    if own := {'CPU', 'GPU', 'memory'} & set(self.resources):
+      raise ValueError(f'Got resources with {", ".join(sorted(own))}; give '
+                       'num_cpus and num_gpus instead.')
+    if self.address not in (None, 'auto') and not re.fullmatch(
+        r'[^\s:/]+:\d{1,5}', str(self.address)):
+      raise ValueError(f"Got address={self.address!r}; allowed: 'auto' or "
+                       'HOST:PORT of a cluster that this machine belongs to, '
+                       'or None, which starts one here.')
+
+  @property
+  def needs(self) -> dict[str, float]:
+    """What a worker takes of its machine, by Ray's names."""
+    every = dict(CPU=self.num_cpus, GPU=self.num_gpus, **self.resources)
+    return {name: amount for name, amount in every.items() if amount}
+
+  def check(self, sweep: Any) -> None:
+    """Leaves accelerators to the workers; ValueError says what can't be run."""
+    if sweep.split or sweep.inspected:
+      raise ValueError(
+          f'Got split={sweep.split} and inspected={sweep.inspected}; allowed '
+          'with Ray: False and 0. Ask the finished sweep for them without Ray, '
+          "on a machine like the workers'.")
+    ray_cluster.load()
+    jax.config.update('jax_platforms', 'cpu')
+    ray_cluster.connect(self)        # forks, so before JAX has threads
+
+  def environment(self) -> dict[str, Any]:
+    """Of a worker that is started for it; ValueError if there can't be one."""
+    cluster = ray_cluster.Cluster(self)
+    worker = cluster.start()
+    try:
+      found = cluster.result(cluster.environment(worker))
+    except crew.Lost as error:
+      raise ValueError(f'A worker could not be started: {error}') from None
+    finally:
+      cluster.stop(worker)
+    if found['code'] != results.code_digest():
+      raise ValueError('Workers have other sources of spec_cascades than this '
+                       'process; give all the same.')
+    return found
+
+  def decode(self, job: decoding.Job, wanted: Mapping[str, Any],
+             source: crew.Source) -> Iterator[decoding.Outcome]:
+    """A `crew.Crew` decodes; raises ChildProcessError if none of it is left."""
+    names = ('device', 'machine', 'versions', 'code')
+    return crew.Crew(
+        ray_cluster.Cluster(self, job), source,
+        {name: wanted[name] for name in names},
+        self.num_workers, self.restarts)()
+
+
+def _is_amount(value: Any) -> bool:
+  return type(value) in (int, float) and 0 <= value < math.inf
