@@ -13,7 +13,8 @@ import functools
 import importlib.util
 import pathlib
 import sys
-from typing import Any, Sequence
+import time
+from typing import Any, Mapping, Sequence
 
 import _cli
 
@@ -39,7 +40,7 @@ def main(args: Sequence[str]) -> None:
   if len(set(folders)) < len(folders):
     raise ValueError('Two sweeps of --config would share one OUTPUT_DIR; leave '
                      'it out: each has its own.')
-  failures = [line for job in jobs for line in measure(checked(*job))]
+  failures = [line for job in jobs for line in measure(*job)]
   if failures:
     raise ValueError(f'{len(failures)} points failed; the first is '
                      f'{failures[0]} The same command tries them again.')
@@ -76,14 +77,16 @@ def checked(files: Sequence[str], bindings: Sequence[str]) -> Any:
   return sweep.Run(_cli.call(sweep.Sweep))
 
 
-def measure(run: Any) -> list[str]:
+def measure(files: Sequence[str], bindings: Sequence[str]) -> list[str]:
   """Runs a sweep, shows its progress, and writes its report.
 
   Returns a line for each point that failed.
   """
+  began = time.monotonic()
   import tqdm  # pylint: disable=g-import-not-at-top
   from spec_cascades.evaluation import report  # pylint: disable=g-import-not-at-top
   from spec_cascades.evaluation import sweep  # pylint: disable=g-import-not-at-top
+  run = checked(files, bindings)
   print(f'{len(run.points)} points on {len(run.examples)} texts -> '
         f'{run.directory}', flush=True)
   done = run(functools.partial(
@@ -93,7 +96,21 @@ def measure(run: Any) -> list[str]:
   for path in (run.directory / sweep.RESULTS, *report.pictures(run.directory),
                run.directory / report.PAGE, run.directory / report.TABLES):
     print(path)
+  if done.spent:
+    print(took(time.monotonic() - began, done.spent))
   return done.failures
+
+
+def took(seconds: float, spent: Mapping[str, float]) -> str:
+  """60, {'compiling': 7., 'decoding': 51.} -> '60 s: ..., all else 2 (3.3 %)'.
+
+  Workers elsewhere decode at the same time: then nothing is left to be said.
+  """
+  parts = ', '.join(f'{name} {part:.0f}' for name, part in spent.items())
+  rest = seconds - sum(spent.values())
+  if rest > 0:
+    parts += f', all else {rest:.0f} ({100 * rest / seconds:.1f} %)'
+  return f'{seconds:.0f} s: {parts}'
 
 
 if __name__ == '__main__':

@@ -13,6 +13,8 @@ if [ $# -eq 0 ]; then
   set -- -m "not slow"
   # Most of the time goes into compiling small programs once. This spares LLVM's
   # passes over the code of each; XLA's own passes, which fuse and reorder, stay.
-  export XLA_FLAGS=${XLA_FLAGS:---xla_backend_optimization_level=0}
+  # Its older emitters compile twice as fast, and one core a worker is enough.
+  fast="--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+  export XLA_FLAGS=${XLA_FLAGS:-$fast --xla_cpu_parallel_codegen_split_count=1}
 fi
 exec .venv/bin/python -m pytest -n 2 --dist loadfile --durations 15 "$@"

@@ -52,11 +52,13 @@ class Outcome:
     failed: By key, the error of points to leave out from now on.
     compiled: The journal's note on a program, if one was compiled.
     late: Programs that were compiled while the clock ran.
+    seconds: What it took, from the call to the synchronised device.
   """
   records: Sequence[results.Record] = ()
   failed: Mapping[str, str] = dataclasses.field(default_factory=dict)
   compiled: Mapping[str, Any] | None = None
   late: int = 0
+  seconds: float = 0.
 
 
 class Decoder:
@@ -101,23 +103,26 @@ class Decoder:
 
   def _compiled(self, name, bucket, size, users) -> Outcome:
     key, example = users[0]
+    prompt = self._prompts(example, size=size)
     with _excused(*dict.fromkeys(key for key, _ in users)) as failed:
-      log = self._programs.compile(self._job.points[key],
-                                   *self._prompts(example, size=size))
+      seconds, log = timing.timed(self._programs.compile,
+                                  self._job.points[key], *prompt)
       return Outcome(compiled=dict(
           program=name, programs=log.programs, rows=size,
-          bucket=[bucket.width, bucket.max_length], seconds=log.seconds))
+          bucket=[bucket.width, bucket.max_length], seconds=log.seconds),
+                     seconds=seconds)
     return Outcome(failed=failed)
 
   def _batched(self, decodes) -> Iterator[Outcome]:
     key, examples = decodes[0][0], [example for _, example, _ in decodes]
     prompt = self._prompts(*examples, size=self._job.plan.batch)
-    outputs = []
+    seconds, outputs = 0., []
     with _excused(key) as failed:
+      seconds, state = timing.timed(
+          self._programs.call, self._job.points[key], *prompt)
       outputs = programs_lib.outputs_of(
-          self._programs.call(self._job.points[key], *prompt),
-          [self._job.starts[example] for example in examples])
-    yield Outcome(_records(decodes, None, outputs), failed)
+          state, [self._job.starts[example] for example in examples])
+    yield Outcome(_records(decodes, None, outputs), failed, seconds=seconds)
 
   def _timed(self, decodes) -> Iterator[Outcome]:
     prompt = self._prompts(decodes[0][1])
@@ -125,12 +130,13 @@ class Decoder:
       self._count += 1
       if self._count % COLLECT_EVERY == 0:
         gc.collect()
-      seconds, output = None, []
+      seconds, output = 0., []
       with _excused(decode[0]) as failed:
         seconds, state = timing.timed(
             self._programs.call, self._job.points[decode[0]], *prompt)
         output = programs_lib.outputs_of(state, [self._job.starts[decode[1]]])
-      yield Outcome(_records([decode], seconds, output), failed)
+      yield Outcome(_records([decode], seconds, output), failed,
+                    seconds=seconds)
 
 
 def _records(decodes, seconds, outputs) -> list[results.Record]:

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -54,6 +54,8 @@ class Summary:
   # None if the sweep does not want them.
   split: Sequence[Any] | None = None
   texts: Sequence[Any] | None = None
+  # Seconds of decoding and of compiling, by these names, in the last run.
+  spent: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
 class Figures:

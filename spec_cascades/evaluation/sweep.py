@@ -182,12 +182,12 @@ class Run:
                                        eos=self.eos)
       figures = summary.Figures(self.points, self.examples, self.read,
                                 self.sweep.seed, self.quality, self.plan)
-      failed = {}
+      failed, spent = {}, {}
       if self.missing(journal):
         publish = _Publisher(self, journal, programs, figures)
         at_work = worker.Worker(self, journal, publish, progress)
         at_work()
-        failed = at_work.failed
+        failed, spent = at_work.failed, at_work.spent
       out = summary.summarise(
           figures, journal.records, self.common(journal),
           self.costs(journal, programs), _compilations(journal),
@@ -205,7 +205,7 @@ class Run:
       journal.close()
     if not out.rows:
       raise ValueError(f'No point could be decoded. {out.failures[0]}')
-    return out
+    return dataclasses.replace(out, spent=spent)
 
   def job(self) -> decoding.Job:
     """What an executor needs to decode."""

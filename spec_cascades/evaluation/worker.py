@@ -1,6 +1,7 @@
 """One process at work on a sweep: alone, or beside others on the same files."""
 from __future__ import annotations
 
+import collections
 import contextlib
 import sys
 import time
@@ -39,6 +40,7 @@ class Worker:
     self._waiting = dict.fromkeys(range(len(self._units)))
     self._held: set[int] = set()           # units that our executor works on
     self.failed: dict[str, str] = {}       # error by key of a point
+    self.spent: collections.Counter[str] = collections.Counter()   # seconds
 
   def __call__(self) -> None:
     """Returns when every decode is in the journal or its point has failed."""
@@ -116,6 +118,8 @@ class Worker:
 
   def _book(self, outcome: decoding.Outcome) -> None:
     """Writes an outcome down; it is in the file when this returns."""
+    self.spent['compiling' if outcome.compiled else 'decoding'] += (
+        outcome.seconds)
     for key in outcome.failed.keys() - self.failed.keys():
       self.failed[key] = outcome.failed[key]
       self._journal.note('failed', point=self._run.points[key].label, key=key,

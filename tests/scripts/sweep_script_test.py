@@ -41,6 +41,8 @@ def test_a_killed_sweep_resumes_to_the_same_rows(start, tmp_path):
 
   out, err = start(whole).communicate()
   assert str(whole / 'report.html') in out, err
+  assert re.search(r'^\d+ s: compiling \d+, decoding \d+, all else \d+ \(',
+                   out, re.MULTILINE)
   resumed, straight = (
       [results.deterministic(row) for row in results.read_rows(
           d / sweep_lib.RESULTS)] for d in (killed, whole))
