@@ -99,7 +99,8 @@ def tensors_of(architecture, params, kind='F32', vocab=None):
         halves = array.reshape(heads, 2, -1, array.shape[-1])
         array = halves.swapaxes(1, 2).reshape(array.shape)
     if vocab and theirs in ('token_embd.weight', 'output.weight'):
-      array = np.resize(array, (vocab, array.shape[1]))
+      rounds = np.arange(vocab)[:, None] // len(array)      # lest rows be equal
+      array = np.resize(array, (vocab, array.shape[1])) * (1 - .05 * rounds)
     out[theirs] = encode(array, kind if array.ndim > 1 else 'F32')
   rope = config.rope
   if rope.trained_length:
