@@ -43,7 +43,7 @@ FAST = [
     Case(STOP, CHOW),
     Case(IID), Case(DISTINCT),
     Case(CHAIN, targets.TokenV3(.05), verifier=BLOCK, runs=2),
-    Case(IID, targets.TokenV1(0.), Warp(.7, top_p=.9), KSEQ, runs=3),
+    Case(CHAIN, verifier=KSEQ),
     Case(CHAIN, targets.Choice((LOSSLESS, CHOW), 1))] + [
         Case(CHAIN, rule) for rule in (
             targets.Lossy(.3), targets.LossyBeta(.3), targets.Diff(0.),
@@ -56,7 +56,7 @@ SLOW = [
     Case(DISTINCT, CHOW), Case(DISTINCT, warp=Warp(.7, top_k=3), runs=2),
     Case(IID, verifier=KSEQ, runs=2),
     Case(IID, CHOW, Warp(.5), KSEQ, runs=3),
-    Case(CHAIN, verifier=KSEQ),
+    Case(IID, targets.TokenV1(0.), Warp(.7, top_p=.9), KSEQ, runs=3),
     Case(CHAIN, verifier=BLOCK, runs=2),
     Case(CHAIN, CHOW, Warp(.7), BLOCK, runs=2)] + [
         Case(CHAIN, rule, warp, runs=2) for rule, warp in (

@@ -9,6 +9,8 @@ import time
 
 from hypothesis import given
 from hypothesis import strategies as st
+import jax
+from jax.experimental.compilation_cache import compilation_cache
 import pytest
 
 from spec_cascades import targets
@@ -84,7 +86,25 @@ def sweep(pair_dir, tmp_path_factory):
 
 
 @pytest.fixture(scope='module')
-def staged(sweep):
+def cache(tmp_path_factory):
+  """Where what is compiled here is kept, so that other processes need not."""
+  place = str(tmp_path_factory.mktemp('cache'))
+  settings = dict(jax_compilation_cache_dir=place,
+                  jax_persistent_cache_min_compile_time_secs=0.)
+  before = {name: getattr(jax.config, name) for name in settings}
+  try:
+    for name, value in settings.items():
+      jax.config.update(name, value)
+    compilation_cache.reset_cache()
+    yield place
+  finally:
+    for name, value in before.items():
+      jax.config.update(name, value)
+    compilation_cache.reset_cache()
+
+
+@pytest.fixture(scope='module')
+def staged(sweep, cache):
   return sweep_lib.Run(sweep)(Bar)
 
 
@@ -168,11 +188,11 @@ print(len(done.rows))
 @pytest.mark.parametrize('killed', [
     pytest.param(False, marks=pytest.mark.slow), True],
     ids=['both', 'one_killed'])
-def test_two_processes_share_a_sweep(sweep, staged, tmp_path, killed):
+def test_two_processes_share_a_sweep(sweep, staged, cache, tmp_path, killed):
   """No decode twice; if one is killed, the other takes its work over."""
   out = tmp_path / 'two'
   command = [sys.executable, '-c', ONE, str(out), sweep.verifier, sweep.drafter]
-  env = dict(os.environ, JAX_COMPILATION_CACHE_DIR=str(tmp_path / 'cache'),
+  env = dict(os.environ, JAX_COMPILATION_CACHE_DIR=cache,
              JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS='0')
   both = [subprocess.Popen(command, env=env, text=True,
                            stdout=subprocess.PIPE, stderr=subprocess.PIPE)

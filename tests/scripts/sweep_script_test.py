@@ -1,5 +1,6 @@
 """A sweep that is killed goes on with the same command."""
 import functools
+import re
 import signal
 import time
 
