@@ -97,9 +97,9 @@ def of_analysis(analysis: analysis_lib.Analysis, metric: str) -> list[Section]:
               analysed.chosen(analysis.choosing.choices, metric),
               _halves(analysis.choosing)),
       Section('claims', 'The paper\'s claims',
-              analysed.claims(analysis.findings),
-              FINDINGS.format(bound='its bound, which is 1, or '
-                              f'{findings.AS_GOOD:g} for "as good"'))]
+              analysed.claims([x for x in analysis.findings
+                               if x.verdict != findings.ABSENT]),
+              _findings(analysis.findings))]
   if pairs := analysed.truncation(analysis.contests):
     found.append(Section('truncation', 'Token rules against truncation alone',
                          analysed.controls(pairs, metric), TRUNCATION))
@@ -117,6 +117,14 @@ def of_analysis(analysis: analysis_lib.Analysis, metric: str) -> list[Section]:
       'rejection', 'Rejections and latency',
       analysed.rejection(analysis.rejections),
       REJECTION)]
+
+
+def _findings(found: Sequence[findings.Finding]) -> str:
+  note = FINDINGS.format(bound='its bound, which is 1, or '
+                         f'{findings.AS_GOOD:g} for "as good"')
+  absent = [x.claim for x in found if x.verdict == findings.ABSENT]
+  return note + (f' This sweep has no curves to tell whether '
+                 f'{"; ".join(absent)}.' if absent else '')
 
 
 def _halves(found: choosing.Choosing) -> str:
