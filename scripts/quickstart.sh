@@ -5,8 +5,8 @@
 #   bash scripts/quickstart.sh --gin.EXAMPLES=50     arguments go to the sweep
 #
 # Installs into .venv (Python 3.11 or newer; PYTHON=... chooses one), then runs
-# gin/sweeps/quickstart.gin: under 5 minutes on 2 quiet cores. Stopped half-way, the
-# same command goes on.
+# gin/sweeps/quickstart.gin: under 5 minutes on 2 quiet cores. Stopped half-way,
+# the same command goes on.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/setup.sh requirements.txt
