@@ -1,4 +1,4 @@
-"""Exports a training run as a model directory and prints its BLEU.
+"""Exports a training run as a model directory and prints its quality.
 
 Example:
   python scripts/export.py --gin_file=gin/train/drafter.gin --output=runs/model

@@ -5,6 +5,8 @@ import shutil
 import pytest
 import tinypair
 
+from spec_cascades.evaluation import report
+
 BROWSERS = ('chromium', 'chromium-browser', 'google-chrome', 'chrome')
 
 
@@ -25,6 +27,14 @@ def chromium():
     browser = driver.chromium.launch(executable_path=path)
     yield browser
     browser.close()
+
+
+@pytest.fixture(scope='module')
+def url(summary, tmp_path_factory):
+  """The report on a module's own `summary`."""
+  directory = tmp_path_factory.mktemp('report')
+  report.write(directory, summary)
+  return (directory / report.PAGE).as_uri()
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 import fakedetails
 import pytest
 
-from spec_cascades.evaluation import report
 from spec_cascades.evaluation.report import inspector
 from spec_cascades.evaluation.report import split
 
@@ -14,13 +13,6 @@ TIP = '#probabilities'
 @pytest.fixture(scope='module')
 def summary():
   return fakedetails.make(limit=6)
-
-
-@pytest.fixture(scope='module')
-def url(summary, tmp_path_factory):
-  directory = tmp_path_factory.mktemp('report')
-  report.write(directory, summary)
-  return (directory / report.PAGE).as_uri()
 
 
 def token(page, card, index):

@@ -2,7 +2,6 @@
 import fakesweep
 import pytest
 
-from spec_cascades.evaluation import report
 from spec_cascades.evaluation.report import style
 
 playwright = pytest.importorskip(
@@ -13,13 +12,6 @@ LIGHT, DARK = 'rgb(255, 255, 255)', 'rgb(18, 22, 28)'
 @pytest.fixture(scope='module')
 def summary():
   return fakesweep.make(limit=10)
-
-
-@pytest.fixture(scope='module')
-def url(summary, tmp_path_factory):
-  directory = tmp_path_factory.mktemp('report')
-  report.write(directory, summary)
-  return (directory / report.PAGE).as_uri()
 
 
 def find(summary, method, alpha=None, temperature=1.):
