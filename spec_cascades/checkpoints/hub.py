@@ -52,7 +52,7 @@ def source(path: str | os.PathLike) -> loading.Source:
   names = huggingface.names(found, lm.config)
   wanted = {theirs: found[name] for theirs, name in names.wanted.items()}
   shared = wanted.get('shared.weight')
-  if shared is not None and hub_config.is_tied(config):
+  if shared is not None and hub_config.has_tied_head(config):
     wanted.setdefault(huggingface.HEAD, shared)
   leaves = {ours: turned(ours, wanted[theirs])
             for ours, theirs in huggingface.pairs(lm.config)
