@@ -38,6 +38,7 @@ class Tokenizer:
     turn_end: Ends an answer in a chat, if that is another token than `eos`.
     template: Chat template in Jinja, as transformers writes them.
     context: The longest text that the model was made for, if it says.
+    rows: Embeddings of the model, if a special token may lack one.
   """
   words: words_lib.Words
   eos: int
@@ -48,6 +49,7 @@ class Tokenizer:
   turn_end: int | None = None
   template: str | None = dataclasses.field(default=None, repr=False)
   context: int | None = None
+  rows: int | None = None
 
   @property
   def size(self) -> int:
@@ -61,8 +63,15 @@ class Tokenizer:
     return (self.eos,) if other else (self.eos, self.turn_end)
 
   def encode(self, text: str) -> list[int]:
-    """Tokens of a text; special ones may be spelt in it, as in `chat`'s."""
+    """Tokens of a text; special ones may be spelt in it, as in `chat`'s.
+
+    Raises:
+      ValueError: It spells one that the model has no embedding for.
+    """
     tokens = self.words.encode(text)
+    if self.rows is not None and max(tokens, default=0) >= self.rows:
+      raise ValueError(f'The text has {self.piece(max(tokens))!r}, which the '
+                       'model has no embedding for; leave it out.')
     given = tuple(tokens[:len(self.before)]) == self.before
     return [*(() if given else self.before), *tokens, *self.behind]
 
@@ -157,9 +166,26 @@ def of_directory(path: str | os.PathLike) -> Tokenizer | None:
     model = words_lib.SentencePiece(file.read_bytes(), (), str(file))
     words = dataclasses.replace(model, added=says.added(model.size))
     before = behind = None
+  return _used(words, before, behind, says)
+
+
+def of_model(path: str | os.PathLike) -> Tokenizer:
+  """A SentencePiece model alone; it says itself which tokens are special.
+
+  Raises:
+    ValueError: It is damaged, or has no token that ends a text.
+  """
+  path = pathlib.Path(path).expanduser()
+  model = words_lib.SentencePiece(path.read_bytes(), (), str(path))
+  return _used(model, None, None, _Settings(path, read=False))
+
+
+def _used(words: words_lib.Words, before: tuple[int, ...] | None,
+          behind: tuple[int, ...] | None, says: _Settings) -> Tokenizer:
+  """Words with what the files beside them say; None asks these."""
   eos = says.token('eos', words)
   if eos is None:
-    raise ValueError(f'{path}: no file says which token ends a text; '
+    raise ValueError(f'{says.path}: no file says which token ends a text; '
                      f'{SETTINGS[0]} needs an eos_token.')
   bos, pad = says.token('bos', words), says.token('pad', words)
   if before is None:
@@ -183,9 +209,10 @@ def _around(words: words_lib.Json) -> tuple[tuple[int, ...], tuple[int, ...]]:
 class _Settings:
   """What the small files beside a tokenizer say, the first that does."""
 
-  def __init__(self, path: pathlib.Path):
+  def __init__(self, path: pathlib.Path, read: bool = True):
     self.path = path
-    self.files = {name: self._read(path / name) for name in SETTINGS}
+    self.files = {name: self._read(path / name) if read else {}
+                  for name in SETTINGS}
 
   def _read(self, file) -> dict[str, Any]:
     if not file.is_file():

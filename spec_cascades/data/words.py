@@ -61,6 +61,8 @@ class SentencePiece:
   def model(self):
     import sentencepiece  # pylint: disable=g-import-not-at-top
     try:
+      if not self.blob:              # which makes a model without pieces
+        raise TypeError
       return sentencepiece.SentencePieceProcessor(model_proto=self.blob)
     except (RuntimeError, TypeError):
       raise ValueError(f'{self.name} is not a SentencePiece model; get the '
