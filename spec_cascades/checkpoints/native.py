@@ -23,6 +23,7 @@ from spec_cascades.checkpoints import hub_config
 from spec_cascades.checkpoints import loading
 from spec_cascades.checkpoints import tensors
 from spec_cascades.data import files
+from spec_cascades.data import words as words_lib
 from spec_cascades.evaluation import text
 from spec_cascades.models import gemma
 from spec_cascades.models import reduced
@@ -135,17 +136,16 @@ def vocabulary_of(path: pathlib.Path, rows: int) -> text.Vocabulary:
   Raises:
     ValueError: It is missing or damaged, or the model's is another one.
   """
-  vocabulary = text.Vocabulary(str(path))
-  try:
-    pieces, eos = vocabulary.size, vocabulary.model.eos_id()
-  except (RuntimeError, OSError):
-    raise ValueError(f'{path} is not a SentencePiece model; get the file again.'
-                     ) from None
-  loading.check_words(path, pieces, rows)
+  if not path.is_file():
+    raise ValueError(f'No vocabulary at {path}; get the file that the model '
+                     'was trained with.')
+  found = words_lib.SentencePiece(path.read_bytes(), name=str(path))
+  loading.check_words(path, found.size, rows)
+  eos = found.own('eos')
   if eos != text.EOS:
     raise ValueError(f'{path}: texts end with token {eos}; allowed: '
                      f'{text.EOS}, as in the vocabularies of T5.')
-  return vocabulary
+  return text.Vocabulary(str(path))
 
 
 def family_of(lm: Any) -> str:
