@@ -29,7 +29,6 @@ from spec_cascades.checkpoints import loading
 from spec_cascades.checkpoints import native
 from spec_cascades.checkpoints import stores
 from spec_cascades.data import files
-from spec_cascades.evaluation import text
 from spec_cascades.models import gemma
 from spec_cascades.models import presets
 
@@ -118,8 +117,7 @@ def _run(item: pathlib.Path, names: Mapping[str, Any]) -> loading.Source:
       name.removeprefix(start): x for name, x in names.items()
       if name.startswith(start)})
   leaves = {name: stores.leaf(x, name) for name, x in found.items()}
-  words = text.Vocabulary(str(path.parent / native.VOCABULARY))
-  stores.check_size(words, lm.vocab_size, pathlib.Path(words.path))
+  words = native.vocabulary_of(path.parent / native.VOCABULARY, lm.vocab_size)
   return loading.Source(item, lm, stores.largest_first(leaves),
                         tokenizer=lambda: words)
 
