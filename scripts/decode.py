@@ -43,6 +43,8 @@ def _flags(args: Sequence[str]) -> argparse.Namespace:
   add('--verifier', help='model directory, or any checkpoint; default: the '
       'shipped pair')
   add('--drafter_dir', help='the same, for the drafter chain')
+  add('--dtype', default='float32', help='of weights, activations and caches: '
+      'float32 (default) or bfloat16, which halves memory')
   add('--chat', action='store_true', help='the text is a message to answer; '
       "needs the checkpoint's chat template")
   add('--trace', action='store_true', help='show every round and the origin of '
@@ -71,13 +73,15 @@ def _models(flags: argparse.Namespace) -> Any:
   """The models; ValueError if there is none at a path, or they don't fit."""
   # pylint: disable=g-import-not-at-top
   from spec_cascades.evaluation import pairs
+  options = dict(dtype=flags.dtype, progress=_cli.loading_bar())
   if flags.verifier is None or pairs.is_own(flags.verifier):
     if flags.chat:
       raise ValueError('--chat needs --verifier, a checkpoint with a chat '
                        'template.')
     paths = dict(verifier=flags.verifier, drafter=flags.drafter_dir)
-    return pairs.load(**{name: path for name, path in paths.items() if path})
-  return pairs.load(flags.verifier, flags.drafter_dir)
+    return pairs.load(**{name: path for name, path in paths.items() if path},
+                      **options)
+  return pairs.load(flags.verifier, flags.drafter_dir, **options)
 
 
 def main(args: Sequence[str]) -> None:
