@@ -46,6 +46,7 @@ MADE = 2**20                           # where each row has to be made
 TILE = (4096, 16)
 # XLA's CPU backend adopts an array that starts at a multiple of this.
 ALIGNMENT = 64
+PAGES = 2**18                          # bytes of an array with its own pages
 THREADS = min(4, os.cpu_count() or 1)
 
 
@@ -300,16 +301,13 @@ def forget(array: np.ndarray | Rows) -> None:
   base = array
   while isinstance(base, (np.ndarray, memoryview)):
     base = base.base if isinstance(base, np.ndarray) else base.obj
-  if isinstance(base, mmap.mmap) and hasattr(mmap, 'MADV_DONTNEED'):
+  if type(base) is mmap.mmap and hasattr(mmap, 'MADV_DONTNEED'):
     base.madvise(mmap.MADV_DONTNEED)
 
 
 def copied(array: np.ndarray | Rows, dtype: np.dtype) -> np.ndarray:
   """Row-major in `dtype`, where a device on this host can adopt it."""
-  size = math.prod(array.shape) * dtype.itemsize
-  raw = np.empty(size + ALIGNMENT, np.uint8)
-  start = -raw.ctypes.data % ALIGNMENT
-  out = raw[start:start + size].view(dtype).reshape(array.shape)
+  out = _empty(array.shape, dtype)
   made = isinstance(array, Rows)
   turned = array.turned if made else (
       array.ndim == 2 and array.strides[0] < array.strides[1])
@@ -323,6 +321,26 @@ def copied(array: np.ndarray | Rows, dtype: np.dtype) -> np.ndarray:
     with futures.ThreadPoolExecutor(THREADS) as pool:
       list(pool.map(move, parts))
   return out
+
+
+class _Pages(mmap.mmap):
+  """Memory of its own, which `forget` must leave alone."""
+
+
+def _empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+  """An array to fill, aligned; the system has it back once it is let go.
+
+  The allocator would keep what large arrays leave behind, since what comes next
+  is seldom of the same size.
+  """
+  size = math.prod(shape) * dtype.itemsize
+  if size >= PAGES and hasattr(mmap, 'MAP_ANONYMOUS'):
+    raw = np.frombuffer(_Pages(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS),
+                        np.uint8)
+  else:
+    raw = np.empty(size + ALIGNMENT, np.uint8)
+  start = -raw.ctypes.data % ALIGNMENT
+  return raw[start:start + size].view(dtype).reshape(shape)
 
 
 def _place(leaf: Leaf, dtype: np.dtype, sharding) -> jax.Array:

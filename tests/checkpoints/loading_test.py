@@ -74,6 +74,19 @@ def test_parameters_are_cast(params, dtype, kind):
       np.asarray(got), np.asarray(want).astype(kind)), found, params)
 
 
+def test_a_large_array_has_pages_that_are_not_the_files():
+  """What gives back a file's pages must not touch them."""
+  x = np.arange(loading.PAGES, dtype=np.float32).reshape(512, -1)
+  for turned in (x, x.T):
+    y = loading.copied(turned, np.dtype(np.float32))
+    assert y.ctypes.data % loading.ALIGNMENT == 0
+    loading.forget(y)
+    np.testing.assert_array_equal(y, turned)
+    placed = jax.device_put(y)
+    del y
+    np.testing.assert_array_equal(placed, turned)
+
+
 def test_shards_are_placed_where_they_belong(params):
   device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
   asked = []
