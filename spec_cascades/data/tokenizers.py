@@ -66,6 +66,10 @@ class Tokenizer:
     given = tuple(tokens[:len(self.before)]) == self.before
     return [*(() if given else self.before), *tokens, *self.behind]
 
+  def bare(self, text: str) -> list[int]:
+    """Tokens of a text, nothing before or behind them."""
+    return self.words.encode(text)
+
   def decode(self, tokens: Sequence[int]) -> str:
     """The text of tokens up to the first end; special ones have no text."""
     known = []
@@ -149,7 +153,7 @@ def of_directory(path: str | os.PathLike) -> Tokenizer | None:
   if (path / JSON).is_file():
     blob = _text(path / JSON)
     words = words_lib.Json(blob, str(path / JSON))
-    before, behind = _around(words)
+    before, behind = around(words)
   else:
     file = next((path / n for n in SENTENCEPIECE if (path / n).is_file()), None)
     if file is None:
@@ -170,7 +174,7 @@ def of_directory(path: str | os.PathLike) -> Tokenizer | None:
                    says.turn_end(eos), says.template(), says.context())
 
 
-def _around(words: words_lib.Json) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def around(words: words_lib.Json) -> tuple[tuple[int, ...], tuple[int, ...]]:
   """What a post-processor puts before and behind a text."""
   bare = words.encode('a')
   full = words.model.encode('a').ids

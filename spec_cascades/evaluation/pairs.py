@@ -50,8 +50,12 @@ class Pair:
   @property
   def prompt(self) -> Callable[..., Any]:
     """From tokens to a prompt: an encoder's input, or what to continue."""
-    lm = self.verifier.lm
-    return text.encoder_prompt if type(lm) is t5.T5 else text.prefix_prompt
+    return prompt_of(self.verifier.lm)
+
+
+def prompt_of(lm: Any) -> Callable[..., Any]:
+  """From tokens to a model's prompt: an encoder's input, or its prefix."""
+  return text.encoder_prompt if type(lm) is t5.T5 else text.prefix_prompt
 
 
 def load(verifier: str = str(SHIPPED / 'verifier'),
@@ -73,7 +77,7 @@ def load(verifier: str = str(SHIPPED / 'verifier'),
   found = [_own(path) if own else _foreign(path) for path in paths]
   models, vocabularies = zip(*found)
   if not own:
-    digests = list(map(_pieces_digest, vocabularies))
+    digests = list(map(pieces_digest, vocabularies))
     _check_same(digests, paths)
   sizes = [model.lm.vocab_size for model in models]
   if len(set(sizes)) > 1:
@@ -88,7 +92,11 @@ def is_own(path: str) -> bool:
   place = pathlib.Path(path).expanduser()
   if (place / native.WEIGHTS).exists() and not (place / native.CONFIG).exists():
     return True
-  return native.recognises(place) and native.read_config(path)['family'] == 't5'
+  if not native.recognises(place):
+    return False
+  config = native.read_config(path)
+  return config['family'] == 't5' and config['vocabulary'] in (
+      native.VOCABULARY, None)
 
 
 def vocabulary_digest(directory: str) -> str:
@@ -127,6 +135,12 @@ def _foreign(path: str) -> tuple[Model, Any]:
                said or DEFAULT_LIMIT), tokenizer
 
 
+def digest(path: str) -> str:
+  """SHA-256 of what a checkpoint of any format holds."""
+  place = pathlib.Path(path).expanduser()
+  return native.digest(place) if native.recognises(place) else _digest(place)
+
+
 def _digest(place: pathlib.Path) -> str:
   """SHA-256 over the names and contents of a checkpoint's files."""
   state = hashlib.sha256()
@@ -140,7 +154,7 @@ def _digest(place: pathlib.Path) -> str:
   return state.hexdigest()
 
 
-def _pieces_digest(tokenizer: Any) -> str:
+def pieces_digest(tokenizer: Any) -> str:
   """SHA-256 over what the tokens spell."""
   state = hashlib.sha256()
   for token in range(tokenizer.size):
