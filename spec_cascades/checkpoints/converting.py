@@ -20,6 +20,7 @@ from spec_cascades.checkpoints import native
 from spec_cascades.data import files
 from spec_cascades.data import tokenizers
 from spec_cascades.data import words as words_lib
+from spec_cascades.evaluation import text
 from spec_cascades.models import reduced
 from spec_cascades.models import t5
 
@@ -140,13 +141,23 @@ def _words(source: loading.Source, vocabulary: Any, to: str
 
 
 def files_of(tokenizer: Any) -> dict[str, bytes]:
-  """A tokenizer that came inside another file, in files of its own."""
+  """A tokenizer in files of its own, its vocabulary first; {} for None.
+
+  `tokenizers.of_directory` makes the same of them.
+  """
+  if isinstance(tokenizer, text.Vocabulary):
+    return {native.VOCABULARY:
+            pathlib.Path(tokenizer.path).expanduser().read_bytes()}
   if not isinstance(tokenizer, tokenizers.Tokenizer):
     return {}
-  words = tokenizer.words
-  vocabulary = ({tokenizers.JSON: words.blob.encode()}
-                if isinstance(words, words_lib.Json) else
-                {'tokenizer.model': words.blob})
+  words, added = tokenizer.words, None
+  if isinstance(words, words_lib.Json):
+    vocabulary = {tokenizers.JSON: _surrounding(tokenizer).encode()}
+  else:
+    vocabulary = {'tokenizer.model': words.blob}
+    own = words.size - len(words.added)
+    added = {str(own + i): dict(content=piece, special=True)
+             for i, piece in enumerate(words.added)} or None
   ends = [t for t in (tokenizer.eos, tokenizer.turn_end) if t is not None]
   spelt = {f'{kind}_token': tokenizer.piece(token)
            for kind in ('bos', 'eos', 'pad')
@@ -154,13 +165,31 @@ def files_of(tokenizer: Any) -> dict[str, bytes]:
   settings = dict(
       **spelt, add_bos_token=bool(tokenizer.before),
       add_eos_token=bool(tokenizer.behind), chat_template=tokenizer.template,
-      model_max_length=tokenizer.context)
+      model_max_length=tokenizer.context, added_tokens_decoder=added)
   dump = lambda x: json.dumps({k: v for k, v in x.items() if v is not None},
                               indent=2).encode()
   return {**vocabulary, 'tokenizer_config.json': dump(settings),
           'generation_config.json': dump(dict(
               eos_token_id=ends, bos_token_id=tokenizer.bos,
               pad_token_id=tokenizer.pad))}
+
+
+def _surrounding(tokenizer: tokenizers.Tokenizer) -> str:
+  """A tokenizer.json that puts `before` and `behind` around texts itself."""
+  words, sides = tokenizer.words, (tokenizer.before, tokenizer.behind)
+  if tokenizers.around(words) == sides:
+    return words.blob
+  names = {t: tokenizer.piece(t) for side in sides for t in side}
+  before, behind = ([dict(SpecialToken=dict(id=names[t], type_id=0))
+                     for t in side] for side in sides)
+  one, other = (dict(Sequence=dict(id=x, type_id=0)) for x in 'AB')
+  found = json.loads(words.blob)
+  found['post_processor'] = dict(
+      type='TemplateProcessing', single=[*before, one, *behind],
+      pair=[*before, one, *behind, other], special_tokens={
+          name: dict(id=name, ids=[t], tokens=[name])
+          for t, name in names.items()})
+  return json.dumps(found)
 
 
 def _check_free(output: pathlib.Path) -> None:
