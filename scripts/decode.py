@@ -71,12 +71,16 @@ def _models(flags: argparse.Namespace) -> Any:
   """The models; ValueError if there is none at a path, or they don't fit."""
   # pylint: disable=g-import-not-at-top
   from spec_cascades.evaluation import pairs
+  from spec_cascades.evaluation import rules
   if flags.verifier is None or pairs.is_own(flags.verifier):
     if flags.chat:
       raise ValueError('--chat needs --verifier, a checkpoint with a chat '
                        'template.')
-    paths = dict(verifier=flags.verifier, drafter=flags.drafter_dir)
-    return pairs.load(**{name: path for name, path in paths.items() if path})
+    given = dict(verifier=flags.verifier, drafter=flags.drafter_dir)
+    given = {name: path for name, path in given.items() if path}
+    # The drafter that comes with the project is read if one is needed.
+    none = {'drafter': None} if flags.drafter in rules.WITHOUT_MODEL else {}
+    return pairs.load(**(none | given))
   return pairs.load(flags.verifier, flags.drafter_dir)
 
 

@@ -159,8 +159,24 @@ def instance(part: Any) -> None:
     raise ValueError(f'{part.__name__} is a class; allowed: an instance of it, '
                      f'such as {part.__name__}().')
   if not hasattr(part, 'validate'):
-    raise ValueError(f'Got {part!r}; allowed: a target, a warp, a verifier or '
-                     'a drafter of spec_cascades.')
+    raise ValueError(f'Got {part!r}; allowed: a target, a warp, a verifier, a '
+                     'drafter or a stop of spec_cascades.')
+
+
+def verifier(judge: Any) -> None:
+  """Refuses what is no verifier."""
+  instance(judge)
+  if not hasattr(type(judge), 'supports'):
+    raise ValueError(f'{type(judge).__name__} is no verifier; allowed: those '
+                     'of spec_cascades.verify.')
+
+
+def own_params(drafter: Any, params: Any) -> None:
+  """Refuses a drafter with a model, but without its parameters."""
+  if params is None:
+    raise ValueError('draft_params is None; allowed: for '
+                     f"{type(drafter).__name__} its model's parameters, from "
+                     'lm.pack.')
 
 
 def scalars(*parts: Any) -> None:
@@ -198,6 +214,7 @@ def call(spec: Any, prompt: Any, keys: Any, rule: Any, warp: Any) -> None:
   parts = rule, warp, spec.verify, spec.drafter
   for part in parts:
     instance(part)
+  verifier(spec.verify)
   told_apart(spec, rule, warp)
   leaves = jax.tree.leaves((spec, prompt, keys, rule, warp))
   if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):

@@ -116,7 +116,8 @@ def law(q: Model | None, p: Model, target: Any, warp: Any, *, drafts: Drafts,
     ValueError: A verifier that is not in the list, or that does not support
       the drafts; a stop on a tree; no q where it is needed; numbers outside
       their domains, or one per row; a target that is not of
-      `spec_cascades.struct`.
+      `spec_cascades.struct`; logits that are not finite, or of two
+      vocabularies.
   """
   check.target(target)
   check.interval('length', length, 1, 1e6, whole=True)
@@ -131,6 +132,9 @@ def law(q: Model | None, p: Model, target: Any, warp: Any, *, drafts: Drafts,
     raise ValueError(f'No q for {drafts.law!r} drafts and '
                      f'{type(target).__name__}; allowed: for deterministic '
                      'drafts and a target that ignores q.')
+  if drafts.law == 'deterministic' and drafts.tokens is None:
+    raise ValueError("Drafts(law='deterministic') without tokens; give the "
+                     'function from a context to the drafted tokens.')
   if drafts.stop is not None and not drafts.is_chain:
     raise ValueError(f'A stop on a tree with parents {drafts.parents}; '
                      'allowed: on a chain.')
@@ -162,8 +166,11 @@ class _Process:
     self.joint = functools.lru_cache(maxsize=None)(self._joint)
 
   def _at(self, context: Context) -> judges.Laws:
-    logits = [None if m is None else np.asarray(m(context), np.float32)
-              for m in self._models]
+    logits = [None if m is None else _logits(m, name, context)
+              for name, m in zip('qp', self._models)]
+    if len({len(x) for x in logits if x is not None}) > 1:
+      raise ValueError(f'After {context}, q has {len(logits[0])} logits and p '
+                       f'{len(logits[1])}; allowed: one vocabulary for both.')
     q, p, pi = self._fuse(*logits)
     wide = lambda x: judges.normal(np.asarray(x, np.float64)[0])
     none = np.zeros(len(logits[1]))
@@ -231,6 +238,16 @@ class _Process:
         total[more] += weight * (
             self.joint(context + more, rest) if rest else 1.)
     return total
+
+
+def _logits(model: Model, name: str, context: Context) -> np.ndarray:
+  """A model's logits [V]; refuses what the loop would call a fault."""
+  logits = np.asarray(model(context), np.float32)
+  if not (logits.ndim == 1 and (logits < np.inf).all()
+          and np.isfinite(logits).any()):
+    raise ValueError(f'{name} after {context} has the logits {logits}; '
+                     'allowed: [V] of finite numbers or -inf, not all -inf.')
+  return logits
 
 
 @jax.jit

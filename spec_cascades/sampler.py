@@ -112,8 +112,7 @@ def request_keys(seeds: Int[Array | np.ndarray, 'B'] | Sequence[int],
   Raises:
     ValueError: A shape or dtype is wrong, or a concrete number out of range.
   """
-  array = lambda x: x if isinstance(x, jax.Array) else np.asarray(x)
-  seeds, rounds = array(seeds), array(rounds)
+  seeds, rounds = _integers('seeds', seeds), _integers('rounds', rounds)
   for name, x, shape, hint in (
       ('seeds', seeds, seeds.shape[:1] or ('B',),
        'Give every row its seed; hash longer ones.'),
@@ -216,6 +215,18 @@ def _check_numbers(bonus, ids, counts, k, v):
       drafted = np.arange(k)[None] < np.asarray(counts)[:, None]
       check.interval('draft_token_ids', np.where(drafted, ids, 0), 0, v - 1,
                      hint=share)
+
+
+def _integers(name, x):
+  """An array; an empty list is one of integers."""
+  if isinstance(x, jax.Array):
+    return x
+  try:
+    array = np.asarray(x)
+  except ValueError as error:
+    raise ValueError(f'{name} is a ragged list; allowed: one integer per '
+                     'row.') from error
+  return array if array.size else array.astype(np.int32)
 
 
 def _concrete(x) -> bool:

@@ -57,33 +57,52 @@ def analytic_speedup(tokens_per_round: float, *, verifier_one: float,
       drafter_steps * drafter_one + verifier_block)
 
 
-def walltime_factor(rate: float, gamma: int, cost: float, *,
-                    uses_q: bool = False) -> float:
+def walltime_factor(rates: float | Sequence[float] | np.ndarray, gamma: int,
+                    cost: float, *, uses_q: bool = False) -> float:
   """Speed-up where scoring g + 1 tokens takes as long as scoring one.
 
   (1 - a^(g + 1)) / ((1 - a) (g c + 1)); rules that use q take (g + 1) c + 1.
 
+  Args:
+    rates: The i.i.d. acceptance rate, or those by position, [gamma].
+    gamma: Draft length.
+    cost: c, a drafter step's time over a verifier step's.
+    uses_q: Whether the rule needs q at the last node.
+
   Raises:
-    ValueError: A rate outside [0, 1], a cost c or a gamma below 0.
+    ValueError: A rate outside [0, 1], another number of rates than gamma, a
+      cost or a gamma below 0.
 
   Reference: Leviathan et al. (2023), thm. 3.8, https://arxiv.org/abs/2211.17192
   """
   check.interval('cost', cost, 0, np.inf, hint='It is a ratio of times.')
   return analytic_speedup(
-      expected_tokens(rate, gamma), verifier_one=1.0, verifier_block=1.0,
+      _tokens(rates, gamma), verifier_one=1.0, verifier_block=1.0,
       drafter_steps=_drafter_steps(gamma, uses_q), drafter_one=cost)
 
 
-def operations_factor(rate: float, gamma: int, cost: float) -> float:
+def operations_factor(rates: float | Sequence[float] | np.ndarray, gamma: int,
+                      cost: float, *, uses_q: bool = False) -> float:
   """Arithmetic per token, relative to the verifier alone.
 
-  (1 - a) (g c^ + g + 1) / (1 - a^(g + 1)); c^, `cost`, is the drafter's
-  operations per token over the verifier's.
+  (1 - a) (g c^ + g + 1) / (1 - a^(g + 1)); rules that use q take (g + 1) c^ for
+  g c^. c^, `cost`, is the drafter's operations per token over the verifier's.
+
+  Args:
+    rates: The i.i.d. acceptance rate, or those by position, [gamma].
+    gamma: Draft length.
+    cost: c^.
+    uses_q: Whether the rule needs q at the last node.
+
+  Raises:
+    ValueError: A rate outside [0, 1], another number of rates than gamma, a
+      cost or a gamma below 0.
 
   Reference: ibid., thm. 3.11
   """
   check.interval('cost', cost, 0, np.inf, hint='It is a ratio of operations.')
-  return (gamma * cost + gamma + 1) / expected_tokens(rate, gamma)
+  return (_drafter_steps(gamma, uses_q) * cost + gamma + 1) / _tokens(
+      rates, gamma)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -385,6 +404,16 @@ def _estimate(data) -> tuple[Callable[[int], float], int | None]:
   if 'histogram' in data:
     rates = rates[~np.isnan(rates)]         # past them nobody got
   return lambda gamma: tokens_of_rates(rates[:gamma]), len(rates)
+
+
+def _tokens(rates, gamma: int) -> float:
+  """Tokens a round, of an i.i.d. rate or of rates by position."""
+  if np.ndim(rates) == 0:
+    return expected_tokens(rates, gamma)
+  if len(rates) != _draft_length(gamma):
+    raise ValueError(f'{len(rates)} acceptance rates for a gamma of {gamma}; '
+                     'allowed: one, or one a position.')
+  return tokens_of_rates(rates)
 
 
 def _draft_length(gamma: int) -> int:

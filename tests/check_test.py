@@ -80,6 +80,9 @@ def test_warps(warp, match):
     (dict(verifier=verify.Forced(1.2)), 'rate is 1.2'),
     (dict(verifier=verify.TopB(2.5)), 'b of TopB is 2.5; allowed: a whole'),
     (dict(verifier=verify.Rejection), 'Rejection is a class'),
+    (dict(verifier=LOSSLESS), 'Lossless is no verifier; allowed: those of'),
+    (dict(drafter=chain.Chain(LM, 2, .3)), 'Got 0.3; allowed: .* or a stop'),
+    (dict(drafter=chain.Chain(LM, 2, chain.Below)), 'Below is a class'),
     (dict(drafter=chain.Chain(LM, 2, chain.Below(jnp.ones(3)))), 'shape')])
 def test_numbers_of_drafters_and_verifiers(arguments, match):
   refused(match, **arguments)
@@ -115,6 +118,13 @@ def test_prompts(arguments, match):
 def test_gamma_below_one(make):
   with pytest.raises(ValueError, match='1 or more.* Use the Null drafter'):
     make()
+
+
+@pytest.mark.parametrize('drafter', [CHAIN, tree.Tree(LM, (-1, 0, 0))],
+                         ids=['chain', 'tree'])
+def test_a_model_without_parameters(drafter):
+  refused('draft_params is None; allowed: for (Chain|Tree) its model',
+          drafter=drafter, draft_params=None, traced=True)
 
 
 def test_order_of_an_ngram():

@@ -1,6 +1,7 @@
 """Rows spread over 1, 2 and 8 devices decode to the same tokens.
 
-The decoding runs in a process of its own, where the CPU counts as 8 devices.
+A transformer's rows, whose products change shape, do so up to a near-tie. The
+decoding runs in a process of its own, where the CPU counts as 8 devices.
 """
 import json
 import os
@@ -16,7 +17,8 @@ import pytest
 from spec_cascades import decode, targets, types, verify
 from spec_cascades.drafters import chain, ngram, tree
 from spec_cascades.warp import Warp
-from tests.common import LM, P, Q, keys
+from tests.common import LM, P, Q, keys, select
+from tests.models import margins_test
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 COUNTS, ROWS = (1, 2, 8), 32
@@ -60,9 +62,26 @@ def decoded(name, devices):
   return state.tokens.tolist(), len(shards)
 
 
+def margins(name='gemma3', rows=16):
+  """How near what tipped was, of rows whose tokens 8 devices change."""
+  row, own = jnp.arange(rows), keys(rows)
+  rule = targets.Ensemble(jnp.linspace(0, 1, rows))
+  prompt = select(margins_test.prompts(margins_test.tiny.LMS[name]),
+                  row % margins_test.ROWS)
+  mesh = jax.sharding.Mesh(np.array(jax.devices()), ('data',))
+  place = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec('data'))
+  spread = jax.device_put((prompt, own, rule), place)
+  one, many = (margins_test.rounds(name, *given, 1.)
+               for given in ((prompt, own, rule), spread))
+  found = [margins_test.first_margin(
+      one, (many, i), i, own[i], targets.Ensemble(rule.alpha[i]), 1.)
+           for i in range(rows)]
+  return len(one), [float(x) for x in found if x is not None]
+
+
 def main():
-  print(json.dumps({name: [decoded(name, n) for n in COUNTS]
-                    for name in CASES}))
+  found = {name: [decoded(name, n) for n in COUNTS] for name in CASES}
+  print(json.dumps(dict(found, margins=margins())))
 
 
 @pytest.fixture(scope='module')
@@ -84,3 +103,9 @@ def test_tokens_do_not_depend_on_the_number_of_devices(found, name):
   for (tokens, shards), devices in zip(others, COUNTS[1:]):
     assert shards == devices
     assert tokens == alone
+
+
+def test_a_transformer_agrees_on_8_devices_or_differs_at_a_near_tie(found):
+  rounds, apart = found['margins']
+  print(f'{rounds} rounds; margins of rows that differ: {apart}')
+  assert rounds > 5 and all(x < margins_test.NEAR for x in apart)

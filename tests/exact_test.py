@@ -29,6 +29,11 @@ def law(target, judge=verify.Rejection(), drafts=CHAIN, warp=Warp(), **kwargs):
                    context=PREFIX, **kwargs)
 
 
+def models(q=q, p=p):
+  return exact.law(q, p, targets.Lossless(), Warp(), drafts=CHAIN,
+                   context=PREFIX)
+
+
 @pytest.mark.parametrize('judge,drafts', [
     (verify.Rejection(), CHAIN), (verify.Block(), exact.Drafts.chain(3)),
     (verify.KSeq(), exact.Drafts(WIDE)), (verify.KSeq(), exact.Drafts(TREE)),
@@ -131,6 +136,12 @@ def test_nothing_is_rejected_where_nothing_is_drafted():
     (lambda: law(targets.Lossless(), drafts=exact.Drafts((-1, 5))), 'tree'),
     (lambda: exact.law(None, p, targets.Lossless(), Warp(), drafts=CHAIN),
      'No q for .sampled. drafts'),
+    (lambda: models(q=lambda c: q(c) * np.nan), 'q after .* the logits .nan'),
+    (lambda: models(p=lambda c: p(c) + np.inf), 'p after .* the logits .inf'),
+    (lambda: models(p=lambda c: p(c) - np.inf), 'p after .* not all -inf'),
+    (lambda: models(q=lambda c: q(c)[:2]), 'q has 2 logits and p'),
+    (lambda: exact.law(None, p, targets.Lossless(), Warp(), drafts=exact.Drafts(
+        (-1, 0), 'deterministic')), 'without tokens'),
     (lambda: law(targets.Lossless(), warp=Warp), 'Warp is a class')])
 def test_misuse_is_refused(call, match):
   with pytest.raises(ValueError, match=match):

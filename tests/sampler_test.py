@@ -191,6 +191,12 @@ def test_keys_are_those_of_the_seeds():
       jax.random.key_data(sampler.request_keys(*seeds)))
 
 
+def test_no_rows_have_no_keys():
+  assert sampler.request_keys([], []).shape == (0,)
+  with pytest.raises(ValueError, match='seeds is a ragged list'):
+    sampler.request_keys([1, [2, 3]], [0, 0])
+
+
 def test_rounds_of_one_seed_differ():
   some = case()
   same = {name: np.repeat(x[3:4], 64, 0)

@@ -73,6 +73,8 @@ def test_a_rule_may_have_its_own_costs_and_a_plan_its_own_limit():
     (lambda: theory.walltime_factor(.5, 2, -.1), 'cost is -0.1'),
     (lambda: theory.operations_factor(.5, 2, -.1), 'cost is -0.1'),
     (lambda: theory.operations_factor(.5, -1, .1), 'gamma.* of -1'),
+    (lambda: theory.operations_factor([.5, .5], 3, .1), '2 acceptance rates'),
+    (lambda: theory.walltime_factor([.5, 1.5], 2, .1), 'rate is 1.5'),
     (lambda: theory.speedup(2., -1, TIMES, uses_q=True), 'gamma.* of -1'),
     (lambda: theory.best_gamma(float, 0), 'up to gamma 0'),
     (lambda: theory.StepTimes({2: 1.}, 1.), r'widths \[2\]'),

@@ -64,6 +64,16 @@ def test_factors_with_a_cost_on_an_example():
   assert theory.walltime_factor(.5, 2, .1, uses_q=True) == pytest.approx(
       tokens / 1.3)
   assert theory.operations_factor(.5, 2, .1) == pytest.approx(3.2 / tokens)
+  assert theory.operations_factor(.5, 2, .1, uses_q=True) == pytest.approx(
+      3.3 / tokens)
+  by_position = 1 + .9 + .9 * .5
+  for uses_q, steps in ((False, 2), (True, 3)):
+    assert theory.walltime_factor(
+        [.9, .5], 2, .1, uses_q=uses_q) == pytest.approx(
+            by_position / (1 + .1 * steps))
+    assert theory.operations_factor(
+        [.9, .5], 2, .1, uses_q=uses_q) == pytest.approx(
+            (3 + .1 * steps) / by_position)
   for uses_q in (False, True):
     assert theory.walltime_factor(.5, 0, .1, uses_q=uses_q) == 1
 

@@ -23,7 +23,6 @@ FORMATS = {
     't5x': 'a checkpoint_NNNN of T5X, or a directory of some',
     'orbax': 'a run of scripts/train.py, or a Gemma as Orbax stores it',
 }
-PICKLES = ('.bin', '.pt', '.pth', '.ckpt', '.pkl')
 
 
 def source_of(path: str | os.PathLike) -> loading.Source:
@@ -39,9 +38,10 @@ def source_of(path: str | os.PathLike) -> loading.Source:
     module = importlib.import_module(f'{__name__}.{name}')
     if module.recognises(path):
       return module.source(path)
-  _refuse_pickles(path)
+  why = importlib.import_module(f'{__name__}.unread').explain(path)
   known = '; '.join(FORMATS.values())
-  raise ValueError(f'{path} is no checkpoint that is known; allowed: {known}.')
+  raise ValueError(why or f'{path} is no checkpoint that is known; allowed: '
+                   f'{known}.')
 
 
 def load(path: str | os.PathLike, *, dtype: str = 'float32',
@@ -60,16 +60,3 @@ def load(path: str | os.PathLike, *, dtype: str = 'float32',
   """
   return loading.load(source_of(path), dtype=dtype, sharding=sharding,
                       progress=progress)
-
-
-def _refuse_pickles(path: pathlib.Path) -> None:
-  """Says what to do about weights that only unpickling could read."""
-  found = [path] if path.is_file() else sorted(path.iterdir())
-  pickles = [p.name for p in found if p.suffix in PICKLES]
-  if pickles:
-    raise ValueError(
-        f'{path} holds {loading.some(pickles)}, a pickle, and unpickling runs '
-        'whatever the file says; it is not read. Convert it where you trust '
-        'it: python -c "from transformers import AutoModel; '
-        f"AutoModel.from_pretrained('{path}')"
-        ".save_pretrained('converted', safe_serialization=True)\".")

@@ -29,8 +29,8 @@ FORMATS = ('native', 'huggingface')
 WORDS = (tokenizers.JSON, *tokenizers.SENTENCEPIECE, 'tokenizer_config.json',
          'special_tokens_map.json', 'added_tokens.json',
          'generation_config.json', tokenizers.TEMPLATE)
-# What transformers calls the SentencePiece model of a T5.
-SPIECE = 'spiece.model'
+# What transformers calls the SentencePiece model of a T5, and of others.
+SPIECE, MODEL = 'spiece.model', 'tokenizer.model'
 HEADERS = 2**20                        # bytes on disk beside the weights
 
 
@@ -85,9 +85,12 @@ def convert(path: str | os.PathLike, output: str | os.PathLike, *,
   if dtype not in native.DTYPES:
     raise ValueError(f'Got dtype {dtype!r}; allowed: '
                      f'{", ".join(native.DTYPES)}.')
-  words = _words(source, vocabulary, to)
+  tokenizer = (source.tokenizer and source.tokenizer() if vocabulary is None
+               else _given(vocabulary, source.lm))
+  words = _words(source, tokenizer, to, kept=vocabulary is None)
   if draft is not None:
-    source = dataclasses.replace(source, tokens=_frequent(source, draft))
+    source = dataclasses.replace(
+        source, tokens=_frequent(source, tokenizer, draft))
   if to != 'native' and source.tokens is not None:
     raise ValueError(f'{path} predicts {len(source.tokens)} tokens only, which '
                      f'{to} has no place for; convert it to native.')
@@ -100,8 +103,10 @@ def convert(path: str | os.PathLike, output: str | os.PathLike, *,
                                     desc=f'writing {output.name}') as bar:
     with _appearing(output) as partial:
       if to == 'native':
-        native.write(partial, source, dtype, words=words, tick=bar.update,
-                     shard_bytes=shard_bytes)
+        native.write(
+            partial, source, dtype, words=words, tick=bar.update,
+            shard_bytes=shard_bytes, max_input_length=source.max_input_length
+            or loading.max_input_length(source, tokenizer))
       else:
         hub_writing.write(partial, source, dtype, shard_bytes=shard_bytes,
                           tick=bar.update)
@@ -110,34 +115,63 @@ def convert(path: str | os.PathLike, output: str | os.PathLike, *,
   return dtype
 
 
-def _frequent(source: loading.Source, draft: Draft) -> np.ndarray:
-  tokenizer = source.tokenizer and source.tokenizer()
+def _frequent(source: loading.Source, tokenizer: Any,
+              draft: Draft) -> np.ndarray:
+  """The tokens that a drafter is to predict."""
   if tokenizer is None:
     raise ValueError(f'{source.path} has no tokenizer to count tokens with.')
-  with pathlib.Path(draft.texts).expanduser().open(encoding='utf-8') as file:
-    counted = (tokenizer.encode(line.rstrip('\n')) for line in file)
-    return reduced.frequent(counted, draft.size, source.lm.vocab_size,
-                            keep=tokenizer.ends)
+  path = pathlib.Path(draft.texts).expanduser()
+  if not path.is_file():
+    raise ValueError(f'No texts at {path}; give a file of texts, one a line.')
+  try:
+    with path.open(encoding='utf-8') as file:
+      counted = (tokenizer.encode(line.rstrip('\n')) for line in file)
+      return reduced.frequent(counted, draft.size, source.lm.vocab_size,
+                              keep=tokenizer.ends)
+  except UnicodeDecodeError:
+    raise ValueError(f'{path} is not UTF-8; give a file of texts, one a line.'
+                     ) from None
 
 
-def _words(source: loading.Source, vocabulary: Any, to: str
-           ) -> dict[str, bytes]:
-  """The tokenizer's files, its vocabulary first; checks that it fits."""
-  is_t5 = isinstance(source.lm, t5.T5)
+def _given(vocabulary: str | os.PathLike, lm: Any) -> Any:
+  """The tokenizer of a SentencePiece model; refuses what would not load."""
+  path = pathlib.Path(vocabulary).expanduser()
+  if not path.is_file():
+    raise ValueError(f'No vocabulary at {path}; give a SentencePiece model.')
+  if isinstance(lm, t5.T5):
+    return native.vocabulary_of(path, lm.vocab_size)
+  tokenizer = tokenizers.of_model(path)
+  loading.check_words(path, tokenizer.size, lm.vocab_size)
+  return tokenizer
+
+
+def _words(source: loading.Source, tokenizer: Any, to: str, *,
+           kept: bool) -> dict[str, bytes]:
+  """The tokenizer's files, its vocabulary first.
+
+  Args:
+    source: The checkpoint.
+    tokenizer: Its own or another, which has been found to fit; None if there
+      is none.
+    to: One of `FORMATS`.
+    kept: Whether it is the checkpoint's, whose files are then kept.
+  """
   target = native.VOCABULARY if to == 'native' else SPIECE
-  if vocabulary is not None:
-    return {target: pathlib.Path(vocabulary).expanduser().read_bytes()}
-  tokenizer = source.tokenizer and source.tokenizer()
+  if isinstance(tokenizer, text.Vocabulary):
+    return {target: pathlib.Path(tokenizer.path).read_bytes()}
   place = source.path if source.path.is_dir() else source.path.parent
   found = {name: (place / name).read_bytes() for name in WORDS
-           if (place / name).is_file()} if tokenizer is not None else {}
+           if (place / name).is_file()} if kept and tokenizer else {}
   models = [name for name in tokenizers.SENTENCEPIECE if name in found]
-  if is_t5 and models:
+  if isinstance(source.lm, t5.T5) and models and tokenizer.ends == (text.EOS,):
+    native.vocabulary_of(place / models[0], source.lm.vocab_size)
     return {target: found.pop(models[0]), **{
         name: x for name, x in found.items() if name not in models}}
-  if not any(name in found for name in WORDS[:1] + tokenizers.SENTENCEPIECE):
-    found = files_of(tokenizer)
-  return found
+  if not models and tokenizers.JSON not in found:
+    return files_of(tokenizer)
+  # What is called `native.VOCABULARY` is read with T5's ids.
+  return {MODEL if name == native.VOCABULARY else name: x
+          for name, x in found.items() if name not in models[1:]}
 
 
 def files_of(tokenizer: Any) -> dict[str, bytes]:
@@ -150,14 +184,12 @@ def files_of(tokenizer: Any) -> dict[str, bytes]:
             pathlib.Path(tokenizer.path).expanduser().read_bytes()}
   if not isinstance(tokenizer, tokenizers.Tokenizer):
     return {}
-  words, added = tokenizer.words, None
-  if isinstance(words, words_lib.Json):
-    vocabulary = {tokenizers.JSON: _surrounding(tokenizer).encode()}
-  else:
-    vocabulary = {'tokenizer.model': words.blob}
-    own = words.size - len(words.added)
-    added = {str(own + i): dict(content=piece, special=True)
-             for i, piece in enumerate(words.added)} or None
+  words = tokenizer.words
+  vocabulary = ({tokenizers.JSON: _surrounding(tokenizer).encode()}
+                if isinstance(words, words_lib.Json) else
+                {MODEL: words.blob})
+  added = () if isinstance(words, words_lib.Json) else words.added
+  first = words.size - len(added)
   ends = [t for t in (tokenizer.eos, tokenizer.turn_end) if t is not None]
   spelt = {f'{kind}_token': tokenizer.piece(token)
            for kind in ('bos', 'eos', 'pad')
@@ -165,7 +197,8 @@ def files_of(tokenizer: Any) -> dict[str, bytes]:
   settings = dict(
       **spelt, add_bos_token=bool(tokenizer.before),
       add_eos_token=bool(tokenizer.behind), chat_template=tokenizer.template,
-      model_max_length=tokenizer.context, added_tokens_decoder=added)
+      model_max_length=tokenizer.context, added_tokens_decoder={
+          str(first + i): dict(content=x) for i, x in enumerate(added)} or None)
   dump = lambda x: json.dumps({k: v for k, v in x.items() if v is not None},
                               indent=2).encode()
   return {**vocabulary, 'tokenizer_config.json': dump(settings),

@@ -52,7 +52,7 @@ def source(path: str | os.PathLike) -> loading.Source:
   names = huggingface.names(found, lm.config)
   wanted = {theirs: found[name] for theirs, name in names.wanted.items()}
   shared = wanted.get('shared.weight')
-  if shared is not None and hub_config.is_tied(config):
+  if shared is not None and hub_config.has_tied_head(config):
     wanted.setdefault(huggingface.HEAD, shared)
   leaves = {ours: turned(ours, wanted[theirs])
             for ours, theirs in huggingface.pairs(lm.config)
@@ -110,9 +110,10 @@ def tokenizer_of(path: pathlib.Path, rows: int) -> Callable[[], Any]:
   def make() -> Any:
     from spec_cascades.data import tokenizers  # pylint: disable=g-import-not-at-top
     found = tokenizers.of_directory(path)
-    if found is not None:
-      _check_size(path, found, rows)
-    return found
+    if found is None:
+      return None
+    loading.check_words(path, found.size, rows, found.words.specials)
+    return dataclasses.replace(found, rows=rows) if found.size > rows else found
   return make
 
 
@@ -155,16 +156,3 @@ def _equal(one: np.ndarray, other: np.ndarray, rows: slice) -> bool:
   loading.forget(one)
   loading.forget(other)
   return same
-
-
-def _check_size(path: pathlib.Path, tokenizer: Any, rows: int) -> None:
-  """Refuses words without an embedding.
-
-  Special ones may lack it: Gemma 3's models without vision share a tokenizer
-  with those that have a token for images.
-  """
-  beyond = set(range(rows, tokenizer.size)) - tokenizer.words.specials
-  if beyond:
-    raise ValueError(f'{path}: the tokenizer has {tokenizer.size} tokens, but '
-                     f'the model has {rows} embeddings; use the tokenizer '
-                     'that the model was trained with.')

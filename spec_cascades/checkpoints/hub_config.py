@@ -16,6 +16,8 @@ from spec_cascades.models import t5
 Config = Mapping[str, Any]
 
 T5_FAMILIES = ('t5', 'mt5')
+# Classes of transformers that drop a T5's head.
+HEADLESS = ('T5Model', 'T5EncoderModel', 'MT5Model', 'MT5EncoderModel')
 GEMMA_FAMILIES = ('gemma', 'gemma2', 'gemma3_text', 'llama', 'qwen2', 'qwen3')
 ACTIVATIONS = {'gelu_pytorch_tanh': 'gelu', 'silu': 'silu'}
 T5_ACTIVATIONS = {'relu': ('relu',), 'gated-gelu': ('gelu', 'linear')}
@@ -94,9 +96,15 @@ def t5_config(config: Config) -> t5.T5Config:
       relative_max_distance=config.get('relative_attention_max_distance', 128))
 
 
-def is_tied(config: Config) -> bool:
-  """Whether a T5 without a head of its own reads its embedding there."""
-  return (config.get('tie_word_embeddings', True) is True
+def has_tied_head(config: Config) -> bool:
+  """Whether a T5 without a head of its own reads its embedding there.
+
+  Version 5 says that it does, too, where a class without a head was saved and
+  the head is lost.
+  """
+  named = config.get('architectures')
+  lost = isinstance(named, list) and any(x in HEADLESS for x in named)
+  return (config.get('tie_word_embeddings', True) is True and not lost
           and not _is_version_4(config))
 
 

@@ -16,7 +16,8 @@ import mmap
 import os
 import pathlib
 import types
-from typing import Any, Callable, Iterator, Mapping, NamedTuple, Sequence
+from typing import (
+    Any, Callable, Collection, Iterator, Mapping, NamedTuple, Sequence)
 
 from flax import traverse_util
 import jax
@@ -24,8 +25,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from spec_cascades.models import reduced
+from spec_cascades.models import t5
 
 DTYPES = ('float32', 'bfloat16', 'float16')
+# Embeddings without a token: T5 keeps 100 sentinels out of its SentencePiece
+# model, and tables are padded; that of Qwen2-7B has 418.
+MAX_SPARE_ROWS = 512
+# Input tokens of a checkpoint that gives no limit.
+DEFAULT_MAX_INPUT = 2048
 SHOWN = 3
 # What a damaged or malicious header may make Python's JSON reader raise.
 JSON_ERRORS = (ValueError, RecursionError)
@@ -73,6 +80,7 @@ class Source:
     tokenizer: Makes the tokenizer; None if the checkpoint has none.
     tokens: Ids of the tokens that a drafter predicts, if it is `Reduced`; `lm`
       and `leaves` are then those of the model in it.
+    max_input_length: Longest input in tokens that it is meant for, if it says.
   """
   path: pathlib.Path
   lm: Any
@@ -80,6 +88,7 @@ class Source:
   left_over: Sequence[str] = ()
   tokenizer: Callable[[], Any] | None = None
   tokens: np.ndarray | None = None
+  max_input_length: int | None = None
 
 
 class Checkpoint(NamedTuple):
@@ -225,6 +234,42 @@ def fit(source: Source) -> None:
     raise ValueError(
         f'{source.path}: parameters do not fit the configuration; '
         f'{"; ".join(faults)}. Use the weights that belong to it.')
+
+
+def fits(size: int, rows: int, specials: Collection[int] = ()) -> bool:
+  """Whether `size` tokens go with `rows` embeddings; see `check_words`."""
+  beyond = sum(token >= rows for token in specials)
+  return size - rows <= beyond and rows - size <= min(MAX_SPARE_ROWS, size)
+
+
+def check_words(path: pathlib.Path, size: int, rows: int,
+                specials: Collection[int] = ()) -> None:
+  """Refuses a tokenizer that a model cannot have been trained with.
+
+  Special tokens may lack an embedding: Gemma 3's models without vision share a
+  tokenizer with those that have a token for images.
+
+  Args:
+    path: What to call the tokenizer in messages.
+    size: Its tokens.
+    rows: Embeddings of the model.
+    specials: Tokens that have no text.
+  """
+  if not fits(size, rows, specials):
+    raise ValueError(f'{path}: {size} tokens, but the model has {rows} '
+                     'embeddings; use the tokenizer that the model was trained '
+                     'with.')
+
+
+def max_input_length(source: Source, tokenizer: Any) -> int:
+  """The longest input in tokens that a checkpoint takes.
+
+  What a tokenizer says is no limit for T5: its positions are relative, and its
+  fine-tunings for summaries use that.
+  """
+  said = (source.max_input_length if isinstance(source.lm, t5.T5)
+          else tokenizer and tokenizer.context)
+  return said or DEFAULT_MAX_INPUT
 
 
 def some(names: Sequence[str], limit: int = SHOWN) -> str:

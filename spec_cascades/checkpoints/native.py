@@ -23,6 +23,7 @@ from spec_cascades.checkpoints import hub_config
 from spec_cascades.checkpoints import loading
 from spec_cascades.checkpoints import tensors
 from spec_cascades.data import files
+from spec_cascades.data import words as words_lib
 from spec_cascades.evaluation import text
 from spec_cascades.models import gemma
 from spec_cascades.models import reduced
@@ -32,9 +33,6 @@ FORMAT = 1
 CONFIG, WEIGHTS, VOCABULARY = (
     'config.json', 'model.safetensors', 'sentencepiece.model')
 DTYPES = ('bfloat16', 'float32')
-# T5 keeps 100 sentinels out of its SentencePiece model, and tables are padded
-# to a multiple of 128 rows.
-MAX_SPARE_ROWS = 228
 DEFAULT_MAX_INPUT = 128
 ROPES = ('rope', 'local_rope')
 TOKENS = 'draft_vocabulary'
@@ -135,6 +133,24 @@ def write(directory: str | os.PathLike, source: loading.Source,
                          json.dumps(described, indent=2) + '\n')
 
 
+def vocabulary_of(path: pathlib.Path, rows: int) -> text.Vocabulary:
+  """A SentencePiece model with T5's ids for a model of `rows` embeddings.
+
+  Raises:
+    ValueError: It is missing or damaged, or the model's is another one.
+  """
+  if not path.is_file():
+    raise ValueError(f'No vocabulary at {path}; get the file that the model '
+                     'was trained with.')
+  found = words_lib.SentencePiece(path.read_bytes(), name=str(path))
+  loading.check_words(path, found.size, rows)
+  eos = found.own('eos')
+  if eos != text.EOS:
+    raise ValueError(f'{path}: texts end with token {eos}; allowed: '
+                     f'{text.EOS}, as in the vocabularies of T5.')
+  return text.Vocabulary(str(path))
+
+
 def family_of(lm: Any) -> str:
   """The name of a model's family; ValueError if it is of none."""
   for name, family in FAMILIES.items():
@@ -169,7 +185,8 @@ def source(directory: str | os.PathLike) -> loading.Source:
     leaves |= _leaves(_file(directory, name), config['dtype'])
   return loading.Source(
       directory / WEIGHTS, lm, leaves, tokens=_tokens(directory, config, lm),
-      tokenizer=_tokenizer(directory, config['vocabulary'], lm.vocab_size))
+      tokenizer=_tokenizer(directory, config['vocabulary'], lm.vocab_size),
+      max_input_length=config['max_input_length'])
 
 
 def load(directory: str | os.PathLike) -> tuple[Any, Any, Any]:
@@ -205,6 +222,10 @@ def read_config(directory: str | os.PathLike) -> dict[str, Any]:
   if type(shards) is not int or not 0 < shards < MAX_SHARDS:
     raise ValueError(f'{path} says shards={shards}; allowed: 1 to '
                      f'{MAX_SHARDS - 1}.')
+  longest = config.get('max_input_length', DEFAULT_MAX_INPUT)
+  if type(longest) is not int or not 0 < longest < 2**31:
+    raise ValueError(f'{path} says max_input_length={longest!r}; allowed: 1 to '
+                     f'{2**31 - 1}.')
   if not isinstance(config['config'], dict):
     raise ValueError(f'{path}: config has to be an object. Save the model '
                      'again.')
@@ -280,21 +301,8 @@ def _tokenizer(directory, name, rows):
     return None
   if name != VOCABULARY:
     return hub.tokenizer_of(directory, rows)
-  vocabulary = text.Vocabulary(str(_file(directory, VOCABULARY)))
-  _check_vocabulary(vocabulary, rows)
+  vocabulary = vocabulary_of(_file(directory, VOCABULARY), rows)
   return lambda: vocabulary
-
-
-def _check_vocabulary(vocabulary, rows) -> None:
-  try:
-    pieces = vocabulary.size
-  except (RuntimeError, OSError):
-    raise ValueError(f'{vocabulary.path} is not a SentencePiece model; '
-                     'get the file again.') from None
-  if not 0 <= rows - pieces <= MAX_SPARE_ROWS:
-    raise ValueError(f'{vocabulary.path} has {pieces} pieces, but the model '
-                     f'has {rows} embeddings; use the vocabulary that the '
-                     'model was trained with.')
 
 
 def _check_dtype(dtype, where) -> None:

@@ -30,7 +30,6 @@ from spec_cascades.checkpoints import loading
 from spec_cascades.checkpoints import native
 from spec_cascades.checkpoints import stores
 from spec_cascades.data import files
-from spec_cascades.evaluation import text
 from spec_cascades.models import gemma
 from spec_cascades.models import presets
 
@@ -142,8 +141,7 @@ def _words(path: pathlib.Path, name: Any, rows: int) -> Callable[[], Any]:
       raise ValueError(f'No tokenizer {str(name)[:60]} beside {path}; train on '
                        'with the same command, which writes it.')
     return hub.tokenizer_of(path.parent, rows)
-  words = text.Vocabulary(str(path.parent / name))
-  stores.check_size(words, rows, pathlib.Path(words.path))
+  words = native.vocabulary_of(path.parent / name, rows)
   return lambda: words
 
 

@@ -19,8 +19,8 @@ import msgpack
 import numpy as np
 import tensorstore as ts
 
+from spec_cascades.checkpoints import hub
 from spec_cascades.checkpoints import loading
-from spec_cascades.data import tokenizers
 from spec_cascades.models import gemma
 
 TREE, OLD_TREE, OCDBT = '_METADATA', 'checkpoint', 'manifest.ocdbt'
@@ -28,8 +28,6 @@ PLACEHOLDER = 'PLACEHOLDER://'
 HEADERS = {'.zarray': 'zarr', 'zarr.json': 'zarr3'}
 FLOATS = {'<f2': 'float16', '<f4': 'float32', '<f8': 'float64'}
 FLOATS |= {name: name for name in (*FLOATS.values(), 'bfloat16')}
-# T5 keeps 100 sentinels out of its SentencePiece model, and fills up to 128.
-SPARE_ROWS = 228
 SLACK = 2**20
 # What a reader may raise whose input may be anything.
 ERRORS = (ValueError, TypeError, KeyError, IndexError, AttributeError,
@@ -181,20 +179,10 @@ def tokenizer(folders: Iterable[pathlib.Path], rows: int
     ValueError: It is damaged, or not of `rows` embeddings.
   """
   for folder in folders:
-    found = tokenizers.of_directory(folder)
+    found = hub.tokenizer_of(folder, rows)()
     if found is not None:
-      check_size(found, rows, folder)
       return lambda: found
   return None
-
-
-def check_size(words: Any, rows: int, path: pathlib.Path) -> None:
-  """Refuses a vocabulary that a model cannot have been trained with."""
-  with loading.readable(path, RuntimeError, OSError):
-    pieces = words.size
-  if not 0 <= rows - pieces <= SPARE_ROWS:
-    raise ValueError(f'{path}: {pieces} pieces, but the model has {rows} '
-                     'embeddings; use the vocabulary that it was trained with.')
 
 
 def _parts(keys: Collection[str], names: Collection[str]

@@ -9,6 +9,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import re
 import time
 from typing import Any, Mapping, Sequence
 
@@ -20,6 +21,7 @@ SENTENCEPIECE = ('tokenizer.model', 'spiece.model', 'sentencepiece.model',
 SETTINGS = ('tokenizer_config.json', 'special_tokens_map.json',
             'generation_config.json', 'config.json')
 TEMPLATE = 'chat_template.jinja'
+NUMBER = re.compile('[0-9]{1,9}')
 # Tokenizers without a limit say that they take this many tokens, or more.
 NO_LIMIT = 10**9
 
@@ -38,6 +40,7 @@ class Tokenizer:
     turn_end: Ends an answer in a chat, if that is another token than `eos`.
     template: Chat template in Jinja, as transformers writes them.
     context: The longest text that the model was made for, if it says.
+    rows: Embeddings of the model, if a special token may lack one.
   """
   words: words_lib.Words
   eos: int
@@ -48,11 +51,17 @@ class Tokenizer:
   turn_end: int | None = None
   template: str | None = dataclasses.field(default=None, repr=False)
   context: int | None = None
+  rows: int | None = None
 
   @property
   def size(self) -> int:
     """Number of tokens."""
     return self.words.size
+
+  @property
+  def specials(self) -> frozenset[int]:
+    """Tokens that have no text; some may lack an embedding."""
+    return self.words.specials
 
   @property
   def ends(self) -> tuple[int, ...]:
@@ -61,8 +70,15 @@ class Tokenizer:
     return (self.eos,) if other else (self.eos, self.turn_end)
 
   def encode(self, text: str) -> list[int]:
-    """Tokens of a text; special ones may be spelt in it, as in `chat`'s."""
+    """Tokens of a text; special ones may be spelt in it, as in `chat`'s.
+
+    Raises:
+      ValueError: It spells one that the model has no embedding for.
+    """
     tokens = self.words.encode(text)
+    if self.rows is not None and max(tokens, default=0) >= self.rows:
+      raise ValueError(f'The text has {self.piece(max(tokens))!r}, which the '
+                       'model has no embedding for; leave it out.')
     given = tuple(tokens[:len(self.before)]) == self.before
     return [*(() if given else self.before), *tokens, *self.behind]
 
@@ -161,9 +177,26 @@ def of_directory(path: str | os.PathLike) -> Tokenizer | None:
     model = words_lib.SentencePiece(file.read_bytes(), (), str(file))
     words = dataclasses.replace(model, added=says.added(model.size))
     before = behind = None
+  return _used(words, before, behind, says)
+
+
+def of_model(path: str | os.PathLike) -> Tokenizer:
+  """A SentencePiece model alone; it says itself which tokens are special.
+
+  Raises:
+    ValueError: It is damaged, or has no token that ends a text.
+  """
+  path = pathlib.Path(path).expanduser()
+  model = words_lib.SentencePiece(path.read_bytes(), (), str(path))
+  return _used(model, None, None, _Settings(path, read=False))
+
+
+def _used(words: words_lib.Words, before: tuple[int, ...] | None,
+          behind: tuple[int, ...] | None, says: _Settings) -> Tokenizer:
+  """Words with what the files beside them say; None asks these."""
   eos = says.token('eos', words)
   if eos is None:
-    raise ValueError(f'{path}: no file says which token ends a text; '
+    raise ValueError(f'{says.path}: no file says which token ends a text; '
                      f'{SETTINGS[0]} needs an eos_token.')
   bos, pad = says.token('bos', words), says.token('pad', words)
   if before is None:
@@ -171,13 +204,13 @@ def of_directory(path: str | os.PathLike) -> Tokenizer | None:
     before = (bos,) if adds and bos is not None else ()
     behind = (eos,) * says.flag('add_eos_token', bos is None)
   return Tokenizer(words, eos, bos, eos if pad is None else pad, before, behind,
-                   says.turn_end(eos), says.template(), says.context())
+                   says.turn_end(eos, words), says.template(), says.context())
 
 
 def around(words: words_lib.Json) -> tuple[tuple[int, ...], tuple[int, ...]]:
   """What a post-processor puts before and behind a text."""
   bare = words.encode('a')
-  full = words.model.encode('a').ids
+  full = words.surrounded('a')
   for i in range(len(full) - len(bare) + 1):
     if full[i:i + len(bare)] == bare:
       return tuple(full[:i]), tuple(full[i + len(bare):])
@@ -187,16 +220,18 @@ def around(words: words_lib.Json) -> tuple[tuple[int, ...], tuple[int, ...]]:
 class _Settings:
   """What the small files beside a tokenizer say, the first that does."""
 
-  def __init__(self, path: pathlib.Path):
+  def __init__(self, path: pathlib.Path, read: bool = True):
     self.path = path
-    self.files = {name: self._read(path / name) for name in SETTINGS}
+    self.files = {name: self._read(path / name) if read else {}
+                  for name in SETTINGS}
 
   def _read(self, file) -> dict[str, Any]:
     if not file.is_file():
       return {}
     try:
       found = json.loads(_text(file))
-    except ValueError as error:
+      json.dumps(found, ensure_ascii=False).encode()     # half characters
+    except (ValueError, RecursionError) as error:
       raise ValueError(f'{file} is not JSON ({error}); get the file '
                        'again.') from None
     return found if isinstance(found, dict) else {}
@@ -214,29 +249,32 @@ class _Settings:
   def token(self, kind: str, words: words_lib.Words) -> int | None:
     """The token that `kind`_token spells or `kind`_token_id numbers."""
     spelt, number = self.get(f'{kind}_token'), self.get(f'{kind}_token_id')
-    if isinstance(spelt, dict):
-      spelt = spelt.get('content')
-    if isinstance(spelt, str):
+    spelt = _spelt(spelt)
+    if spelt is not None:
       return words.find(spelt)
     number = number[0] if isinstance(number, list) and number else number
     if type(number) is int and 0 <= number < words.size:
       return number
     return words.own(kind)
 
-  def turn_end(self, eos: int) -> int | None:
+  def turn_end(self, eos: int, words: words_lib.Words) -> int | None:
     """The other token that ends an answer."""
     ends = self.files['generation_config.json'].get('eos_token_id')
     ends = ends if isinstance(ends, list) else []
-    return next((t for t in ends if type(t) is int and t != eos), None)
+    return next((t for t in ends if type(t) is int and t != eos
+                 and 0 <= t < words.size), None)
 
   def added(self, size: int) -> tuple[str, ...]:
     """Pieces that a SentencePiece model of `size` was given later."""
     found = {}
-    for token, what in (self.get('added_tokens_decoder') or {}).items():
-      if token.isdecimal() and int(token) >= size and isinstance(what, dict):
-        found[int(token)] = str(what.get('content'))
-    extra = self.get('additional_special_tokens') or []
-    if not found and all(str(x).startswith('<extra_id_') for x in extra):
+    added = self.get('added_tokens_decoder')
+    for token, what in added.items() if isinstance(added, dict) else ():
+      number = int(token) if NUMBER.fullmatch(token) else -1
+      if number >= size and isinstance(what, dict):
+        found[number] = str(what.get('content'))
+    extra = self.get('additional_special_tokens')
+    extra = list(map(_spelt, extra)) if isinstance(extra, list) else []
+    if not found and all(x and x.startswith('<extra_id_') for x in extra):
       # T5 numbers its sentinels from the end.
       found = {size + i: x for i, x in enumerate(reversed(extra))}
     if sorted(found) != list(range(size, size + len(found))):
@@ -252,8 +290,8 @@ class _Settings:
       return _text(file)
     found = self.get('chat_template')
     if isinstance(found, list):
-      named = {x.get('name'): x.get('template') for x in found}
-      found = named.get('default')
+      found = next((x.get('template') for x in found if isinstance(x, dict)
+                    and x.get('name') == 'default'), None)
     return found if isinstance(found, str) else None
 
   def context(self) -> int | None:
@@ -261,6 +299,12 @@ class _Settings:
     longest = self.get('model_max_length')
     known = type(longest) is int and 0 < longest < NO_LIMIT
     return longest if known else None
+
+
+def _spelt(token: Any) -> str | None:
+  """What a token's entry spells: it is a string, or says more than that."""
+  found = token.get('content') if isinstance(token, dict) else token
+  return found if isinstance(found, str) else None
 
 
 def _text(file: pathlib.Path) -> str:

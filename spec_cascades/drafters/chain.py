@@ -45,6 +45,7 @@ class Chain(Cached):
   def validate(self, batch: int | None = None) -> None:
     """Raises ValueError for a bad stopping threshold; host only."""
     if self.stop is not None:
+      check.instance(self.stop)
       self.stop.validate(batch)
 
   def propose(self, params: Any, state: Any, ctx: types.Context,

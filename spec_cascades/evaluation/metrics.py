@@ -154,10 +154,12 @@ def ratios(stats: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
   histogram = np.sum([s['histogram'] for s in stats], 0)
   judged = total['accepted'] + total['corrected']
   over = lambda a, b: a / b if b else 0.0
+  block = stats_lib.block_efficiency(stats_lib.Stats(**{
+      f.name: total.get(f.name) for f in dataclasses.fields(stats_lib.Stats)}))
   return dict(
       total, deferred=round(deferred, 4), histogram=[int(x) for x in histogram],
       rejection_rate=total['corrected'] / judged if judged else None,
-      tokens_per_call=over(total['emitted'], total['verifier_calls']),
+      tokens_per_call=over(*block),
       mean_accepted=over(total['accepted'], total['rounds']),
       deferral_rate=over(deferred, total['emitted']))
 

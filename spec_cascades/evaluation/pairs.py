@@ -8,14 +8,13 @@ import pathlib
 from typing import Any, Callable
 
 from spec_cascades import checkpoints
+from spec_cascades.checkpoints import loading
 from spec_cascades.checkpoints import native
 from spec_cascades.evaluation import text
 from spec_cascades.models import t5
 
 ASSETS = pathlib.Path(__file__).resolve().parents[1] / 'assets'
 SHIPPED = ASSETS / 'debian_ende'
-# Input tokens of a checkpoint that gives no limit.
-DEFAULT_LIMIT = 2048
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +76,8 @@ def load(verifier: str = str(SHIPPED / 'verifier'),
   found = [_own(path) if own else _foreign(path) for path in paths]
   models, vocabularies = zip(*found)
   if not own:
-    digests = list(map(pieces_digest, vocabularies))
+    digests = [pieces_digest(words, model.lm.vocab_size)
+               for model, words in found]
     _check_same(digests, paths)
   sizes = [model.lm.vocab_size for model in models]
   if len(set(sizes)) > 1:
@@ -88,15 +88,17 @@ def load(verifier: str = str(SHIPPED / 'verifier'),
 
 
 def is_own(path: str) -> bool:
-  """Whether it is, or has to be, a T5 directory of the project's own."""
+  """Whether it is, or has to be, a T5 of our own with its vocabulary.
+
+  One that was converted with a tokenizer of another kind is not.
+  """
   place = pathlib.Path(path).expanduser()
   if (place / native.WEIGHTS).exists() and not (place / native.CONFIG).exists():
     return True
   if not native.recognises(place):
     return False
   config = native.read_config(path)
-  return config['family'] == 't5' and config['vocabulary'] in (
-      native.VOCABULARY, None)
+  return config['family'] == 't5' and config['vocabulary'] == native.VOCABULARY
 
 
 def vocabulary_digest(directory: str) -> str:
@@ -119,20 +121,16 @@ def _own(path: str) -> tuple[Model, Any]:
 
 
 def _foreign(path: str) -> tuple[Model, Any]:
-  lm, params, tokenizer = checkpoints.load(path)
+  source = checkpoints.source_of(path)
+  lm, params, tokenizer = loading.load(source)
   if tokenizer is None:
-    raise ValueError(f'{path} holds no tokenizer; put its tokenizer.json or '
-                     'SentencePiece model beside the weights.')
-  if tokenizer.size > lm.vocab_size:
-    raise ValueError(f'{path} has {tokenizer.size} tokens and '
-                     f'{lm.vocab_size} embeddings; use the tokenizer that '
-                     'the model was trained with.')
+    how = ('convert it again, with --vocabulary'
+           if native.recognises(pathlib.Path(path).expanduser()) else
+           'put its tokenizer.json or SentencePiece model beside the weights')
+    raise ValueError(f'{path} holds no tokenizer; {how}.')
   place = pathlib.Path(path).expanduser()
-  # T5 takes texts longer than those it was trained on: its positions are
-  # relative, and its fine-tunings for summaries use that.
-  said = None if type(lm) is t5.T5 else tokenizer.context
   return Model(place.name, lm, params, _digest(place),
-               said or DEFAULT_LIMIT), tokenizer
+               loading.max_input_length(source, tokenizer)), tokenizer
 
 
 def digest(path: str) -> str:
@@ -154,10 +152,10 @@ def _digest(place: pathlib.Path) -> str:
   return state.hexdigest()
 
 
-def pieces_digest(tokenizer: Any) -> str:
-  """SHA-256 over what the tokens spell."""
+def pieces_digest(tokenizer: Any, rows: int) -> str:
+  """SHA-256 over what the tokens spell that have one of `rows` embeddings."""
   state = hashlib.sha256()
-  for token in range(tokenizer.size):
+  for token in range(min(tokenizer.size, rows)):
     state.update(tokenizer.piece(token).encode('utf-8', 'surrogatepass'))
     state.update(b'\0')
   return state.hexdigest()

@@ -53,6 +53,11 @@ class Vocabulary:
     return (EOS,)
 
   @property
+  def specials(self) -> frozenset[int]:
+    """Tokens without text that may lack an embedding: none."""
+    return frozenset()
+
+  @property
   def context(self) -> None:
     """A vocabulary does not say how long texts may be."""
 

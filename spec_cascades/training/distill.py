@@ -48,9 +48,10 @@ def distill(corpus: data.ParallelText, verifier: str, output: str, *,
   if sentences is not None and sentences < 1:
     raise ValueError(f'Got {sentences} sentences; allowed: 1 or more, or None '
                      'for all.')
-  lm, params, vocabulary = checkpoints.load(verifier)
+  found = checkpoints.load(verifier)
+  lm, params, _ = found
   start.check(lm, corpus, _room(corpus, max(corpus.buckets)))
-  start.check_words(verifier, vocabulary, corpus.vocabulary)
+  start.check_words(verifier, found, corpus.vocabulary)
   folder = pathlib.Path(output).expanduser()
   folder.mkdir(parents=True, exist_ok=True)
   lines = _chosen(corpus, sentences, seed)

@@ -10,9 +10,9 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from spec_cascades import checkpoints
+from spec_cascades.checkpoints import loading
 from spec_cascades.checkpoints import native
 from spec_cascades.evaluation import pairs
-from spec_cascades.evaluation import text
 from spec_cascades.models import t5
 from spec_cascades.training import data
 from spec_cascades.training import grow
@@ -105,7 +105,7 @@ def teacher(path: str, lm: Any, words: Any) -> tuple[Any, Any]:
   """
   found = checkpoints.load(path)
   _check_same_family(found.lm, lm, path)
-  check_words(path, found.tokenizer, words)
+  check_words(path, found, words)
   if found.lm.vocab_size != lm.vocab_size:
     raise ValueError(f'{path} has {found.lm.vocab_size} embeddings, its '
                      f'student {lm.vocab_size}; give both the same vocab_size.')
@@ -126,16 +126,10 @@ def check(lm: Any, corpus: data.ParallelText, max_length: int) -> None:
   """
   check_family(lm, f'A {type(lm).__name__}')
   words, rows = corpus.vocabulary, lm.vocab_size
-  have = (f'The vocabulary has {words.size} pieces, the model {rows} '
-          'embeddings')
-  if words.size > rows:
-    raise ValueError(f'{have}: give it the vocabulary of its weights, or a '
-                     'vocab_size of at least as many.')
-  # What this refuses could be saved, but not loaded.
-  if type(words) is text.Vocabulary and (
-      rows - words.size > native.MAX_SPARE_ROWS):
-    raise ValueError(f'{have}; allowed: up to {native.MAX_SPARE_ROWS} more. '
-                     'Set vocab_size.')
+  if not loading.fits(words.size, rows, words.specials):
+    raise ValueError(f'The vocabulary has {words.size} pieces, the model '
+                     f'{rows} embeddings; allowed: as many or a few more. Give '
+                     'it the vocabulary of its weights, or set vocab_size.')
   if type(lm) is t5.T5:
     return
   if corpus.cut is not None:
@@ -150,9 +144,10 @@ def check(lm: Any, corpus: data.ParallelText, max_length: int) -> None:
         'max_length.')
 
 
-def check_words(path: str, found: Any, words: Any) -> None:
+def check_words(path: str, found: checkpoints.Checkpoint, words: Any) -> None:
   """Refuses a checkpoint whose tokens are not those of a vocabulary."""
-  if found is None or pairs.pieces_digest(found) != pairs.pieces_digest(words):
+  spelt = lambda tokens: pairs.pieces_digest(tokens, found.lm.vocab_size)
+  if found.tokenizer is None or spelt(found.tokenizer) != spelt(words):
     raise ValueError(f'The vocabularies of {path} and of the corpus differ; '
                      'give the corpus that of the checkpoint, '
                      '@start.vocabulary().')

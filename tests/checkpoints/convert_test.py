@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import sentencepiece
 import tinypair
 
 from spec_cascades import checkpoints
@@ -17,7 +18,7 @@ from spec_cascades.checkpoints import (
     converting, hub_config, hub_writing, loading, native, tensors)
 from spec_cascades.data import tokenizers
 from spec_cascades.data import words
-from spec_cascades.evaluation import pairs
+from spec_cascades.evaluation import examples, pairs
 from spec_cascades.models import gemma
 from tests import ggufs
 from tests.checkpoints import hubs
@@ -141,23 +142,100 @@ def test_a_drafter_may_predict_the_frequent_tokens_of_a_file(
 
 
 def test_other_tokenizers_are_kept_in_their_files(tmp_path):
-  tokenizers = pytest.importorskip('tokenizers')
   hubs.save('smollm2', tmp_path / 'a')
-  made = tokenizers.Tokenizer(tokenizers.models.WordLevel(
-      {'</s>': 0, 'word': 1}, 'word'))
-  made.decoder = tokenizers.decoders.ByteLevel()
-  made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel()
-  made.save(str(tmp_path / 'a/tokenizer.json'))
-  (tmp_path / 'a/tokenizer_config.json').write_text('{"eos_token": "</s>"}')
+  hubs.words(tmp_path / 'a')
   converting.convert(tmp_path / 'a', tmp_path / 'b')
   converting.convert(tmp_path / 'b', tmp_path / 'c', to='huggingface')
   want, *others = (checkpoints.load(tmp_path / x).tokenizer for x in 'abc')
-  assert want.size == 2 and all(x == want for x in others)
+  assert want.size == tiny.VOCAB and all(x == want for x in others)
   # One that comes inside another file gets files of its own.
   for name, content in converting.files_of(want).items():
     (tmp_path / 'c' / name).write_bytes(content)
   again = checkpoints.load(tmp_path / 'c').tokenizer
-  assert (again.eos, again.words, again.before) == (0, want.words, ())
+  assert (again.eos, again.words, again.before) == (1, want.words, ())
+
+
+def test_sentinels_get_files_of_their_own(tmp_path, vocabulary):
+  pathlib.Path(vocabulary).rename(tmp_path / 'spiece.model')
+  pathlib.Path(vocabulary).write_bytes((tmp_path / 'spiece.model').read_bytes())
+  (tmp_path / 'special_tokens_map.json').write_text(json.dumps(dict(
+      additional_special_tokens=['<extra_id_0>', '<extra_id_1>'])))
+  found = tokenizers.of_directory(tmp_path)
+  (tmp_path / 'b').mkdir()
+  for name, content in converting.files_of(found).items():
+    (tmp_path / 'b' / name).write_bytes(content)
+  again = tokenizers.of_directory(tmp_path / 'b')
+  assert again == found and found.size == tinypair.PIECES + 2
+
+
+def test_a_vocabulary_that_does_not_fit_is_refused_first(tmp_path, vocabulary):
+  llama = hubs.save('smollm2', tmp_path / 'llama')
+  t5 = tinypair.write(tmp_path / 't5', vocabulary, 0)
+  junk, none = tmp_path / 'junk', tmp_path / 'none'
+  junk.write_bytes(pathlib.Path('/etc/passwd').read_bytes())
+  (tmp_path / 'empty').touch()
+  shipped = pairs.SHIPPED / 'verifier' / native.VOCABULARY
+  for path in (llama, t5):
+    for given, what in (
+        (junk, f'{junk} is not a SentencePiece model'),
+        (tmp_path / 'empty', 'empty is not a SentencePiece model'),
+        (shipped, '4096 tokens, but the model has'),
+        (none, f'No vocabulary at {none}'), (tmp_path, 'No vocabulary at')):
+      for to in converting.FORMATS:
+        with pytest.raises(ValueError, match=what) as error:
+          converting.convert(path, tmp_path / 'out', to=to, vocabulary=given)
+        assert '\n' not in str(error.value)
+        assert not (tmp_path / 'out').exists()
+
+
+def test_a_damaged_model_beside_a_tokenizer_json_is_refused(tmp_path):
+  hubs.save('t5_1_1', tmp_path / 'a')
+  hubs.words(tmp_path / 'a')
+  (tmp_path / 'a/spiece.model').write_bytes(b'x')
+  checkpoints.load(tmp_path / 'a')             # which reads the former
+  with pytest.raises(ValueError, match='spiece.model is not a SentencePiece'):
+    converting.convert(tmp_path / 'a', tmp_path / 'b')
+
+
+def test_a_given_vocabulary_is_read_as_what_it_is(tmp_path, vocabulary):
+  """With T5's ids by a T5 only."""
+  model = tmp_path / 'llama.model'
+  texts = [side for x in examples.read() for side in (x.source, x.reference)]
+  sentencepiece.SentencePieceTrainer.train(
+      sentence_iterator=iter(texts), model_prefix=str(tmp_path / 'llama'),
+      vocab_size=tinypair.PIECES, unk_id=0, bos_id=1, eos_id=2, pad_id=-1,
+      minloglevel=2)
+  t5 = tinypair.write(tmp_path / 't5', vocabulary, 0)
+  with pytest.raises(ValueError, match='texts end with token 2; allowed: 1'):
+    converting.convert(t5, tmp_path / 'x', vocabulary=model)
+  lm = gemma.Gemma(dataclasses.replace(tiny.LMS['llama3'].config,
+                                       vocab_size=tinypair.PIECES))
+  native.save(tmp_path / 'a', lm, tiny.params_of(lm), None, 'float32')
+  draft = converting.Draft(4, tmp_path / 'texts')
+  (tmp_path / 'texts').write_text('to the end\n')
+  for to, given in (('native', draft), ('huggingface', None)):
+    converting.convert(tmp_path / 'a', tmp_path / to, to=to, vocabulary=model,
+                       draft=given)
+    found = checkpoints.load(tmp_path / to).tokenizer
+    assert (found.before, found.behind, found.ends) == ((1,), (), (2,))
+    assert found.decode(found.encode('to the end')) == 'to the end'
+  # Under the name that T5's have, it is still none.
+  (tmp_path / 'huggingface/tokenizer.model').rename(
+      tmp_path / 'huggingface' / native.VOCABULARY)
+  converting.convert(tmp_path / 'huggingface', tmp_path / 'again')
+  again = checkpoints.load(tmp_path / 'again').tokenizer
+  assert (again.before, again.ends) == ((1,), (2,))
+
+
+def test_the_longest_input_is_kept(tmp_path, vocabulary):
+  model = tinypair.write(tmp_path / 'a', vocabulary, 0, max_input_length=64)
+  converting.convert(model, tmp_path / 'b')
+  assert pairs.load(str(tmp_path / 'b'), None).max_input_length == 64
+  converting.convert(model, tmp_path / 'c', to='huggingface')
+  converting.convert(tmp_path / 'c', tmp_path / 'd')
+  for place in 'cd':                           # theirs do not say
+    pair = pairs.load(str(tmp_path / place), None)
+    assert pair.max_input_length == loading.DEFAULT_MAX_INPUT
 
 
 @pytest.mark.parametrize('says', [
@@ -199,7 +277,7 @@ def test_a_conversion_that_fails_leaves_nothing(tmp_path, monkeypatch):
   assert [x.name for x in tmp_path.iterdir()] == ['a']
 
 
-def test_the_script_refuses_in_one_line(tmp_path):
+def test_the_script_refuses_in_one_line(tmp_path, vocabulary):
   hubs.save('smollm2', tmp_path / 'a')
   cut = hubs.save('smollm2', tmp_path / 'cut') / 'model.safetensors'
   cut.write_bytes(cut.read_bytes()[:-100])
@@ -210,6 +288,8 @@ def test_the_script_refuses_in_one_line(tmp_path):
             '  try: _cli.run(script.main)\n'
             '  except SystemExit as stop: print(stop.code, flush=True)\n')
   here, out = str(tmp_path / 'a'), str(tmp_path / 'out')
+  words, draft = str(tmp_path / 'b'), ['--draft_vocabulary', '9', '--texts']
+  tinypair.write(words, vocabulary, 0)
   cases = [
       ([], 'required'), ([here], 'required'),
       ([str(tmp_path / 'no'), out], 'No checkpoint at'),
@@ -221,7 +301,12 @@ def test_the_script_refuses_in_one_line(tmp_path):
       ([here, out, '--shard_mib', '0'], 'allowed: 1 or more'),
       ([here, out, '--texts', 'x'], 'give both'),
       ([here, out, '--draft_vocabulary', '9', '--texts', 'x'], 'no tokenizer'),
-      ([here, out, '--vocabulary', 'none.model'], 'none.model')]
+      ([here, out, '--vocabulary', 'none.model'], 'No vocabulary at none.mod'),
+      ([here, out, '--vocabulary', '/etc/passwd'], 'not a SentencePiece model'),
+      ([words, out, *draft, 'no'], 'No texts at no; give a file'),
+      ([words, out, *draft, '.'], 'No texts at .; give a file'),
+      ([words, out, *draft, words + '/model.safetensors'],
+       'model.safetensors is not UTF-8; give a file')]
   done = subprocess.run(
       [sys.executable, '-c', driver], cwd=ROOT, capture_output=True, text=True,
       input=json.dumps([args for args, _ in cases]), check=True)

@@ -82,8 +82,48 @@ def test_quantised_tensors_are_read_a_few_rows_at_a_time(tmp_path, monkeypatch,
   tensor = gguf_header.read(path).tensors['x']
   number = gguf.GGMLQuantizationType[kind.name]
   assert gguf.GGML_QUANT_SIZES[number] == (kind.size, kind.nbytes)
-  want = gguf.quants.dequantize(tensor.data, number)
-  np.testing.assert_array_equal(gguf_header.rows(tensor), want)
+  whole = gguf.quants.dequantize(
+      np.frombuffer(content, np.uint8).reshape(5, -1), number)
+  assert len(np.unique(whole, axis=0)) == 5    # no row stands for another
+  read, dequantise = [], gguf.quants.dequantize
+  monkeypatch.setattr(gguf.quants, 'dequantize', lambda raw, kind: (
+      read.append(len(raw)), dequantise(raw, kind))[1])
+  same = np.testing.assert_array_equal
+  order = np.array([3, 0, 4, 2, 1])
+  for rows, want in ((gguf_header.rows(tensor), whole),
+                     (gguf_header.rows(tensor, order), whole[order])):
+    read.clear()
+    same(rows[1:3], want[1:3])
+    same(rows[3:, 5:40], want[3:, 5:40])
+    same(rows[2], want[2])
+    same(rows.T[:, 1:3], want.T[:, 1:3])
+    same(rows.T[5:40, 3:], want.T[5:40, 3:])
+    same(rows[1:4][1:2], want[2:3])
+    assert read == [2, 2, 1, 2, 2, 1]          # rows that were dequantised
+    same(rows, want)
+    same(rows.T, want.T)
+    same(rows.T.T, want)
+
+
+def test_blocks_are_what_their_formats_say(tmp_path):
+  """By hand: a scale times numbers of 8 bits, or of 4 bits less 8."""
+  pytest.importorskip('gguf')
+  scales, rng = np.array([.5, -2., .25], np.float16), np.random.default_rng(0)
+  eight = rng.integers(-128, 128, (3, 32)).astype(np.int8)
+  four = rng.integers(0, 16, (3, 32)).astype(np.uint8)
+  halves = four[:, :16] | four[:, 16:] << 4    # low bits: the first half
+  joined = lambda numbers: b''.join(
+      scale.tobytes() + row.tobytes() for scale, row in zip(scales, numbers))
+  path = ggufs.write(tmp_path / 'x.gguf', {}, {
+      'eight': ('Q8_0', (3, 32), joined(eight)),
+      'four': ('Q4_0', (3, 32), joined(halves))})
+  tensors = gguf_header.read(path).tensors
+  column = scales.astype(np.float32)[:, None]
+  np.testing.assert_array_equal(gguf_header.rows(tensors['eight'])[1:],
+                                (column * eight)[1:])
+  np.testing.assert_array_equal(
+      gguf_header.rows(tensors['four'], np.array([2, 0, 1]))[:2],
+      (column * (four.astype(np.int8) - 8))[[2, 0]])
 
 
 def test_without_the_library_only_plain_numbers_are_read(tmp_path, monkeypatch):

@@ -1,4 +1,5 @@
 """Damaged headers and configurations: a load or a ValueError, and at once."""
+import copy
 import json
 import random
 import time
@@ -63,7 +64,7 @@ def changed(rng, text):
     elif what < .25 and isinstance(place, dict):
       place[rng.choice(('x', '', 'model.norm.weight'))] = place.pop(key)
     else:
-      place[key] = rng.choice(VALUES)
+      place[key] = copy.deepcopy(rng.choice(VALUES))
   return json.dumps(tree).encode()
 
 

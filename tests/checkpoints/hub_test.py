@@ -1,6 +1,5 @@
 """Hugging Face directories: transformers' logits, or one clear line."""
 import functools
-import json
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +8,7 @@ import pytest
 import safetensors.numpy
 
 from spec_cascades import checkpoints, types
+from spec_cascades.checkpoints import loading
 from spec_cascades.models import t5
 from tests.checkpoints import hubs
 
@@ -221,19 +221,39 @@ def test_nothing_in_the_files_is_run(broken, monkeypatch):
 
 
 def test_a_tokenizer_has_to_fit(broken):
-  tokenizers = pytest.importorskip('tokenizers')
-  vocabulary = {'</s>': 0, **{f'w{i}': i for i in range(1, 31)}}
-  made = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, 'w1'))
-  made.decoder = tokenizers.decoders.ByteLevel()
-  made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel()
-  (broken / 'tokenizer_config.json').write_text(
-      json.dumps(dict(eos_token='</s>')))
-  made.save(str(broken / 'tokenizer.json'))
+  made = hubs.words(broken)
   assert checkpoints.load(broken).tokenizer.size == 31
   made.add_special_tokens(['<image>'])       # Gemma 3 has one without a row
   made.save(str(broken / 'tokenizer.json'))
-  assert checkpoints.load(broken).tokenizer.size == 32
+  found = checkpoints.load(broken).tokenizer
+  assert found.size == 32 and found.encode('a') == [3]
+  with pytest.raises(ValueError, match="'<image>', which the model has no emb"):
+    found.encode('a<image>')
   made.add_tokens(['more'])
   made.save(str(broken / 'tokenizer.json'))
   with pytest.raises(ValueError, match='33 tokens, but the model has 31'):
     checkpoints.load(broken)
+
+
+def test_a_tokenizer_must_not_be_far_too_small(broken):
+  hubs.words(broken, 16)
+  assert checkpoints.load(broken).tokenizer.size == 16
+  for size in (2, 15):
+    hubs.words(broken, size)
+    with pytest.raises(ValueError, match=f'{size} tokens, but the model has 31'
+                       ) as error:
+      checkpoints.load(broken)
+    assert str(broken) in str(error.value)
+
+
+@pytest.mark.parametrize('size, rows, fits', [
+    (151_646, 152_064, True),                 # Qwen2-7B
+    (32_000, 32_128, True), (32_000, 32_512, True), (32_000, 32_513, False),
+    (512, 512, True), (513, 512, False), (0, 31, False), (2**40, 512, False)])
+def test_spare_embeddings_have_a_bound(size, rows, fits):
+  if fits:
+    loading.check_words('x', size, rows)
+  else:
+    with pytest.raises(ValueError, match=f'{size} tokens, but'):
+      loading.check_words('x', size, rows, {rows, rows + 1} if size > rows + 1
+                          else ())

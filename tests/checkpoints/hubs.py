@@ -97,6 +97,23 @@ def edit(directory, **changes):
       {key: x for key, x in config.items() if x is not ...}))
 
 
+def words(directory, size=tiny.VOCAB, specials=(), **says):
+  """Writes a tokenizer.json of letters and more; 0 pads, 1 ends a text."""
+  tokenizers = pytest.importorskip('tokenizers')
+  names = ['<pad>', '</s>', '<unk>', *'abcdefghijklmnopqrstuvwxyz']
+  names += [f'w{i}' for i in range(len(names), size)]
+  made = tokenizers.Tokenizer(tokenizers.models.WordLevel(
+      {name: i for i, name in enumerate(names[:size])}, names[2 % size]))
+  made.decoder = tokenizers.decoders.ByteLevel()
+  made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(
+      add_prefix_space=False)
+  made.add_special_tokens(list(specials))
+  made.save(str(directory / 'tokenizer.json'))
+  (directory / 'tokenizer_config.json').write_text(json.dumps(dict(
+      eos_token='</s>', pad_token='<pad>', **says)))
+  return made
+
+
 def logits(made):
   """Teacher-forced logits of a model of transformers."""
   import torch

@@ -101,8 +101,10 @@ def test_wrong_configurations_are_refused(model):
       (dict(family='gpt'), "'gpt'; allowed: t5"),
       (dict(format=9), 'format 9'), (dict(dtype='float16'), "'float16'"),
       (dict(dtype='bfloat16'), 'says bfloat16'),
+      (dict(max_input_length='64'), "max_input_length='64'; allowed: 1 to"),
+      (dict(max_input_length=0), 'max_input_length=0; allowed: 1 to'),
       (dict(config={**fields, 'depth': 3}), 'sets depth'),
-      (dict(config={**fields, 'vocab_size': 4096}), '512 pieces'),
+      (dict(config={**fields, 'vocab_size': 4096}), '512 tokens'),
       (dict(config={**fields, 'mlp_dim': 24}), 'wrong shape'),
       (dict(config={**fields, 'num_decoder_layers': 2}), 'missing'),
       (dict(config={**fields, 'num_encoder_layers': 0}), 'left over')):

@@ -11,6 +11,7 @@ import pytest
 from checkpoints.t5x_faults_test import fuzz
 from checkpoints.t5x_test import assert_equal
 from spec_cascades import checkpoints
+from spec_cascades.checkpoints import converting
 from spec_cascades.checkpoints import native
 from spec_cascades.checkpoints import orbax
 from spec_cascades.models import t5
@@ -50,6 +51,11 @@ def test_a_run_is_its_newest_step(run):
     found = checkpoints.load(folder / path)
     assert found.lm == lm and found.tokenizer.size == tinypair.PIECES
     assert_equal(found.params, tiny.params_of(lm, step))
+
+
+def test_a_run_that_is_converted_keeps_its_vocabulary(run, tmp_path):
+  converting.convert(run[0], tmp_path / 'a')
+  assert checkpoints.load(tmp_path / 'a').tokenizer.size == tinypair.PIECES
 
 
 def test_a_step_that_is_not_complete_is_passed_over(copy):
@@ -92,12 +98,12 @@ FAULTS = {
         format=1, family='t5', config=SIZES | dict(
             vocab_size=tinypair.PIECES, mlp_dim=25)))), 'wrong shape'),
     'vocabulary': (lambda x: (x / native.VOCABULARY).write_text('x'),
-                   'sentencepiece.model is damaged'),
+                   'is not a SentencePiece model'),
     'no vocabulary': (lambda x: (x / native.VOCABULARY).unlink(),
                       'No vocabulary at'),
     'pieces': (lambda x: shutil.copy(tinypair.make_vocabulary(
         x / 'checkpoints', tinypair.PIECES + 8), x / native.VOCABULARY),
-               '520 pieces, but the model has 512'),
+               '520 tokens, but the model has 512'),
     'tree': (lambda x: os.truncate(x / ITEM / '_METADATA', 300), 'cut off'),
     'array': (lambda x: metadata(x, lambda t: t.update(entry(
         'params', 'decoder', 'more'))), 'lacks the arrays params.decoder.more'),

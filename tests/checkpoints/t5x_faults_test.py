@@ -3,6 +3,7 @@ import functools
 import os
 import pathlib
 import shutil
+import time
 
 from flax import serialization
 from flax import traverse_util
@@ -119,7 +120,7 @@ def mutated(raw, rng):
 
 
 def fuzz(folder, paths, monkeypatch, rounds=200):
-  """Loads mutants of files: each is a load or one line. Returns the loads."""
+  """Loads mutants of files: a load or one line, and soon. Counts the loads."""
   monkeypatch.setattr(loading, 'expected',
                       functools.lru_cache(loading.expected))
   rng, loads = np.random.default_rng(0), 0
@@ -127,11 +128,13 @@ def fuzz(folder, paths, monkeypatch, rounds=200):
     path = folder / paths[i % len(paths)]
     whole = path.read_bytes()
     path.write_bytes(mutated(whole, rng))
+    start = time.process_time()
     try:
       checkpoints.load(folder)
       loads += 1
     except ValueError as error:
       assert '\n' not in str(error)
+    assert time.process_time() - start < 5, i
     path.write_bytes(whole)
   return loads
 

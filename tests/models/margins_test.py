@@ -21,7 +21,10 @@ ROWS, WIDTH, GAMMA, NEAR = 12, 9, 3, 1e-4
 MODELS = pytest.mark.parametrize('name', [
     'gemma3', *(pytest.param(name, marks=pytest.mark.slow)
                 for name in ('t5_1_1', 'llama3'))])
-TEMPERATURES = pytest.mark.parametrize('temperature', [0., 1.])
+RULES = pytest.mark.parametrize('rule,temperature', [
+    (targets.Lossless(), 0.), (targets.Lossless(), 1.),
+    (targets.Ensemble(.4), 1.)],              # one that reads q
+    ids=['lossless-greedy', 'lossless', 'ensemble'])
 DRAW = np.random.default_rng(3)
 TOKENS = DRAW.integers(1, tiny.VOCAB, (ROWS, WIDTH))
 LENGTHS = np.arange(ROWS) % WIDTH + 1
@@ -49,7 +52,7 @@ def wider(prompt):
                       pad(prompt.inputs))
 
 
-def rounds(name, prompt, row_keys, temperature, noise=0.):
+def rounds(name, prompt, row_keys, rule, temperature, noise=0.):
   """Every round of a decode, with what it saw."""
   lm = tiny.LMS[name]
   plain = tiny.params_of(lm)
@@ -57,7 +60,7 @@ def rounds(name, prompt, row_keys, temperature, noise=0.):
   out = []
   for done in decode.stream(
       spec, lm.pack(shaken(plain, noise)), lm.pack(shaken(plain, .3)), prompt,
-      row_keys, targets.Lossless(), warp_lib.Warp(jnp.float32(temperature))):
+      row_keys, rule, warp_lib.Warp(jnp.float32(temperature))):
     seen = jax.device_get((done.feedback.draft, done.feedback.logits))
     out.append((done.tokens, *seen))
   return out
@@ -69,8 +72,28 @@ def gap(logits):
   return best - second
 
 
-def margin(found, row_key, number, temperature):
+def drawn_apart(laws, key):
+  """How near the uniform that drew another token was to either law's edge."""
+  width = warp_lib._width(len(laws[0]))
+  blocks = [np.pad(x, (0, -len(x) % width)).reshape(-1, width) for x in laws]
+  places = [int(warp_lib.sample(jnp.asarray(x), key)) for x in laws]
+  stage = 1
+  if len({place // width for place in places}) > 1:
+    stage, masses = 0, [x.sum(1) for x in blocks]
+    places = [place // width for place in places]
+  else:
+    masses = [x[place // width] for x, place in zip(blocks, places)]
+    places = [place % width for place in places]
+  uniform = float(jax.random.uniform(key, (2,))[stage])
+  edges = [x.cumsum()[min(places)] / x.sum() for x in masses]
+  return max(abs(uniform - edge) for edge in edges)
+
+
+def margin(found, row_key, number, rule, temperature):
   """How near the first decision that tipped was to the other answer.
+
+  That is the gap between the two best logits at temperature 0, else the
+  distance of the uniform from its threshold.
 
   Args:
     found: Two runs' (tokens, draft, logits) of one row in round `number`.
@@ -81,48 +104,51 @@ def margin(found, row_key, number, temperature):
   children = np.stack([np.asarray(x.tree.tokens) for _, x, _ in found])
   laws = np.stack([np.asarray(x.prediction.probs) for _, x, _ in found])
   for i in range(GAMMA):
+    key = jax.random.fold_in(propose, i)
     for law, tokens in zip(laws, children):      # each as its own law has it
-      drawn = warp_lib.sample(jnp.asarray(law[i]),
-                              jax.random.fold_in(propose, i))
-      assert drawn == tokens[i + 1]
+      assert warp_lib.sample(jnp.asarray(law[i]), key) == tokens[i + 1]
     if len(set(children[:, i + 1])) > 1:
-      return (np.abs(laws[0, i] - laws[1, i]).sum() if temperature else
+      return (drawn_apart(laws[:, i], key) if temperature else
               min(gap(x.prediction.logits[i]) for _, x, _ in found))
   chances, counts, left = [], [], []
   for tokens, draft, logits in found:
+    own = rule(jax.tree.map(lambda x: x[None], draft.prediction),
+               warp(logits[None])).pi[0]
     p = jax.tree.map(lambda x: x[0], warp(logits[None]))
-    verdict = verify.Rejection()(judge, draft, p, p.probs)
+    verdict = verify.Rejection()(judge, draft, p, own)
     count = int(verdict.count)
     new = [*draft.tree.tokens[1:count + 1], verdict.next_token]
     assert [int(x) for x in new[:len(tokens)]] == tokens.tolist()
-    of_pi, of_q = verify.drawn(draft, p.probs)
+    of_pi, of_q = verify.drawn(draft, own)
     chances.append(np.minimum(of_pi / of_q, 1))
     counts.append(count)
-    left.append(np.asarray(verify.left_after(draft, p.probs, count)))
+    left.append(np.asarray(verify.left_after(draft, own, count)))
   node = min(counts)
   if not temperature:
     return min(gap(logits[node]) for *_, logits in found)
   if len(set(counts)) > 1:
     uniform = jax.random.uniform(jax.random.split(judge)[0], (GAMMA + 1,))
     return max(abs(float(uniform[node + 1] - x[node])) for x in chances)
-  return np.abs(left[0] - left[1]).sum()
+  return drawn_apart(left, jax.random.split(judge)[1])
 
 
-def first_margin(one, other, row, row_key, temperature):
+def first_margin(one, other, row, row_key, rule, temperature):
   """None if all tokens of a row agree; `other` holds (run, its row)."""
   run, own = other
   for number, (a, b) in enumerate(zip(one, run)):
     if not np.array_equal(a[0][row], b[0][own]):
       pick = lambda x, i: (
           x[0][i], *jax.tree.map(lambda y: jnp.asarray(y[i]), x[1:]))
-      return margin((pick(a, row), pick(b, own)), row_key, number, temperature)
+      return margin((pick(a, row), pick(b, own)), row_key, number, rule,
+                    temperature)
   return None
 
 
-def margins(name, temperature, noise=0.):
+def margins(name, rule, temperature, noise=0.):
   """Where rows differ: alone, in twice the batch, and with more padding."""
   prompt, row_keys = prompts(tiny.LMS[name]), keys(ROWS)
-  run = lambda given, k, **more: rounds(name, given, k, temperature, **more)
+  run = lambda given, k, **more: rounds(name, given, k, rule, temperature,
+                                        **more)
   one = run(prompt, row_keys)
   twice = np.tile(np.arange(ROWS), 2)
   big = run(select(prompt, twice), row_keys[twice], noise=noise)
@@ -131,23 +157,23 @@ def margins(name, temperature, noise=0.):
   for row in range(0, ROWS, 4):
     at = slice(row, row + 1)
     others[row].append((run(select(prompt, at), row_keys[at]), 0))
-  found = [first_margin(one, other, row, row_keys[row], temperature)
+  found = [first_margin(one, other, row, row_keys[row], rule, temperature)
            for row in range(ROWS) for other in others[row]]
   return len(found), [x for x in found if x is not None]
 
 
 @MODELS
-@TEMPERATURES
-def test_rows_agree_or_differ_at_a_near_tie(name, temperature):
-  pairs, apart = margins(name, temperature)
+@RULES
+def test_rows_agree_or_differ_at_a_near_tie(name, rule, temperature):
+  pairs, apart = margins(name, rule, temperature)
   print(f'{name} at temperature {temperature}: {pairs} pairs of a row, '
         f'{len(apart)} differ, margins {apart}')
   assert pairs == 2 * ROWS + 3 and all(x < NEAR for x in apart)
 
 
 @MODELS
-@TEMPERATURES
-def test_another_model_is_more_than_a_near_tie_apart(name, temperature):
-  """The control: in the larger batch p has 2 % of noise."""
-  _, apart = margins(name, temperature, noise=.02)
+@RULES
+def test_another_model_is_more_than_a_near_tie_apart(name, rule, temperature):
+  """The control: in the larger batch p has 10 % of noise."""
+  _, apart = margins(name, rule, temperature, noise=.1)
   assert apart and max(apart) > NEAR

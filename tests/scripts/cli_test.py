@@ -125,6 +125,16 @@ def test_decode_refuses(pair_dir, broken, tmp_path):
       (decode(verifier=broken), 'cut off')])
 
 
+def test_a_drafter_that_is_not_needed_is_not_read(pair_dir):
+  """The shipped one has another vocabulary."""
+  own = ['Hi.', '--verifier', str(pair_dir / 'verifier'), '--max_length', '4']
+  null, ngram = drive('decode', [
+      [*own, '--drafter', 'null'], [*own, '--drafter', 'ngram']])
+  assert null[0] == ngram[0] == 0, (null, ngram)
+  assert null[2] == ngram[2] != '\n'
+  check('decode', [(own, 'vocabularies of')])
+
+
 def test_a_script_exits_with_two():
   done = subprocess.run(
       [sys.executable, 'scripts/sweep.py', '--gin_file=gin/nope.gin'], cwd=ROOT,

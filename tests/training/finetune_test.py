@@ -257,7 +257,7 @@ REFUSED = [
     ('t5_hub', dict(asking=lambda paths: asking.Asking(chat=True)), {},
      'no chat template'),
     ('t5_hub', dict(vocabulary=lambda paths: text.Vocabulary(paths['words'])),
-     dict(lm=t5.T5(tinypair.config(16, 1, vocab_size=800))), 'Set vocab_size'),
+     dict(lm=t5.T5(tinypair.config(16, 1, vocab_size=1100))), 'set vocab_size'),
     ('t5_hub', dict(directory='elsewhere'), {}, 'No corpus at'),
     ('t5_hub', dict(source='en'), {}, 'line 1 has no text en'),
     ('t5_hub', dict(tokens_per_batch=10**6), {}, 'bucket: 48 of 32')]
