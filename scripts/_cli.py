@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import functools
 import pathlib
 import re
 import sys
@@ -43,6 +44,17 @@ def run(main: Callable[[Sequence[str]], None]) -> None:
   except KeyboardInterrupt:
     print(f'\n{name}: interrupted.', file=sys.stderr)
     sys.exit(130)
+
+
+def loading_bar() -> Callable[..., Any]:
+  """tqdm for bytes of weights, unless they are read in no time.
+
+  What is longer than a second is shown in a terminal, than 15 in a log.
+  """
+  import tqdm  # pylint: disable=g-import-not-at-top
+  interval, delay = (.5, 1) if sys.stderr.isatty() else (15, 15)
+  return functools.partial(tqdm.tqdm, dynamic_ncols=True, mininterval=interval,
+                           delay=delay)
 
 
 def one_line(error: BaseException) -> str:

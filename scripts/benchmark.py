@@ -228,7 +228,7 @@ def peers(args) -> None:
 
 def _published(args) -> None:
   """Real weights: greedy text, prompt lookup, and loading."""
-  both = weights.load(args.weights)
+  both = weights.load(args.weights, _cli.loading_bar())
   encode = both.tokenizer.encode
   plain = encode(copying.FRESH[0])
   found = benchmarks.timed(dict(

@@ -43,6 +43,8 @@ def _flags(args: Sequence[str]) -> argparse.Namespace:
   add('--verifier', help='model directory, or any checkpoint; default: the '
       'shipped pair')
   add('--drafter_dir', help='the same, for the drafter chain')
+  add('--dtype', default='float32', help='of weights, activations and caches: '
+      'float32 (default) or bfloat16, which halves memory')
   add('--chat', action='store_true', help='the text is a message to answer; '
       "needs the checkpoint's chat template")
   add('--trace', action='store_true', help='show every round and the origin of '
@@ -72,6 +74,7 @@ def _models(flags: argparse.Namespace) -> Any:
   # pylint: disable=g-import-not-at-top
   from spec_cascades.evaluation import pairs
   from spec_cascades.evaluation import rules
+  options = dict(dtype=flags.dtype, progress=_cli.loading_bar())
   if flags.verifier is None or pairs.is_own(flags.verifier):
     if flags.chat:
       raise ValueError('--chat needs --verifier, a checkpoint with a chat '
@@ -80,8 +83,8 @@ def _models(flags: argparse.Namespace) -> Any:
     given = {name: path for name, path in given.items() if path}
     # The drafter that comes with the project is read if one is needed.
     none = {'drafter': None} if flags.drafter in rules.WITHOUT_MODEL else {}
-    return pairs.load(**(none | given))
-  return pairs.load(flags.verifier, flags.drafter_dir)
+    return pairs.load(**(none | given), **options)
+  return pairs.load(flags.verifier, flags.drafter_dir, **options)
 
 
 def main(args: Sequence[str]) -> None:

@@ -22,7 +22,7 @@ def main(args: Sequence[str]) -> None:
   from spec_cascades.evaluation import evaluate
   import tqdm
   _cli.configure(flags.gin_file, bindings)
-  run = evaluate.Run(_cli.call(evaluate.Evaluation))
+  run = evaluate.Run(_cli.call(evaluate.Evaluation), _cli.loading_bar())
   print(f'{len(run.points)} points on {", ".join(run.evaluators)} -> '
         f'{run.directory}\nat most {run.compilations} programs: one a length '
         'bucket for each model alone, and at most two for each draft length',

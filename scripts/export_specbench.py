@@ -27,7 +27,7 @@ def main(args: Sequence[str]) -> None:
   from spec_cascades.evaluation import specbench
   from spec_cascades.evaluation import sweep
   _cli.configure(flags.gin_file, bindings)
-  run = sweep.Run(_cli.call(sweep.Sweep))
+  run = sweep.Run(_cli.call(sweep.Sweep), _cli.loading_bar())
   for path in specbench.export(run, flags.output or run.directory / 'specbench',
                                flags.category):
     print(path)

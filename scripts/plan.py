@@ -64,7 +64,7 @@ def _texts(flags: argparse.Namespace, bindings: Sequence[str]) -> Any:
   from spec_cascades.evaluation import sweep  # pylint: disable=g-import-not-at-top
   import tqdm  # pylint: disable=g-import-not-at-top
   _cli.configure(flags.gin_file, bindings)
-  run = sweep.Run(_cli.call(sweep.Sweep))
+  run = sweep.Run(_cli.call(sweep.Sweep), _cli.loading_bar())
   return run.acceptance(tqdm.tqdm)
 
 

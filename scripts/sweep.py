@@ -74,7 +74,7 @@ def checked(files: Sequence[str], bindings: Sequence[str]) -> Any:
   """A sweep that is ready to run."""
   from spec_cascades.evaluation import sweep  # pylint: disable=g-import-not-at-top
   _cli.configure(files, bindings)
-  return sweep.Run(_cli.call(sweep.Sweep))
+  return sweep.Run(_cli.call(sweep.Sweep), _cli.loading_bar())
 
 
 def measure(files: Sequence[str], bindings: Sequence[str]) -> list[str]:

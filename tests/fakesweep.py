@@ -20,7 +20,8 @@ CURVES = (
     points_lib.Curve(targets.OPT, (.3, 1.), (1.,)),
     points_lib.Curve(targets.TokenV3, (.1, .4, .8)))
 COMMON = dict(
-    sweep='s' * 64, seed=0, verifier='verifier', drafter='drafter', batch=1,
+    sweep='s' * 64, seed=0, verifier='verifier', drafter='drafter',
+    dtype='float32', batch=1,
     data='software_docs.en-de.tsv', device='cpu',
     machine='a processor, 2 cores',
     versions=dict(python='3.11.2', jax='0.10.2'),

@@ -37,6 +37,7 @@ class Evaluation:
     curves: Rules and thresholds; both models alone are always run.
     verifier: Checkpoint of the large model.
     drafter: Checkpoint of the small model; None: curves need none.
+    dtype: Of both models' weights, activations and caches, in `pairs.DTYPES`.
     examples: Take the first so many; None takes all.
     end: What ends an answer beside EOS, as in `asking.Asking`.
     gamma: Tokens drafted a round.
@@ -52,6 +53,7 @@ class Evaluation:
   curves: Sequence[points_lib.Curve] = ()
   verifier: str = str(pairs.SHIPPED / 'verifier')
   drafter: str | None = str(pairs.SHIPPED / 'drafter')
+  dtype: str = 'float32'
   examples: int | None = None
   end: str | None = None
   gamma: int = 5
@@ -75,14 +77,24 @@ class Evaluation:
 class Run:
   """An evaluation whose every input has been checked; nothing is compiled."""
 
-  def __init__(self, chosen: Evaluation):
-    """Reads models and data; ValueError for anything that cannot run."""
+  def __init__(self, chosen: Evaluation,
+               loading: Callable[..., Any] | None = None):
+    """Reads models and data.
+
+    Args:
+      chosen: What to evaluate.
+      loading: `tqdm` or something called like it, for the bytes of the models.
+
+    Raises:
+      ValueError: Anything cannot run.
+    """
     self.chosen = chosen
     self.directory = pathlib.Path(chosen.output_dir).expanduser()
     if (self.directory / RESULTS).exists():
       raise ValueError(f'{self.directory} holds an evaluation; choose another '
                        'OUTPUT_DIR or move it away.')
-    self.pair = pairs.load(chosen.verifier, chosen.drafter)
+    self.pair = pairs.load(chosen.verifier, chosen.drafter,
+                           dtype=chosen.dtype, progress=loading)
     alone = (points_lib.VERIFIER, points_lib.DRAFTER)
     self.points = points_lib.expand(
         chosen.curves, gamma=chosen.gamma, top_p=chosen.top_p,
@@ -141,7 +153,7 @@ class Run:
     return dict(
         split=self.split, examples=int(_model_data(evaluator).cardinality()),
         verifier=self.pair.verifier.name, drafter=drafter and drafter.name,
-        seed=self.chosen.seed, batch=self.chosen.batch,
+        dtype=self.chosen.dtype, seed=self.chosen.seed, batch=self.chosen.batch,
         buckets=[list(sizes) for sizes in self.chosen.buckets],
         device=timing.device(), machine=timing.machine(),
         versions=environment.versions())

@@ -11,15 +11,28 @@ from spec_cascades import checkpoints
 from spec_cascades.checkpoints import loading
 from spec_cascades.checkpoints import native
 from spec_cascades.evaluation import text
+from spec_cascades.models import layers
+from spec_cascades.models import reduced
 from spec_cascades.models import t5
 
 ASSETS = pathlib.Path(__file__).resolve().parents[1] / 'assets'
 SHIPPED = ASSETS / 'debian_ende'
+# float16 ends at 65,504, which activations of T5 and Gemma exceed.
+DTYPES = ('float32', 'bfloat16')
 
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-  """A language model, its parameters and where they come from."""
+  """A language model, its parameters and where they come from.
+
+  Attributes:
+    name: To show.
+    lm: The model.
+    checkpoint: Its parameters in checkpoint layout; None once `params` has
+      packed them, so that memory does not hold both.
+    sha256: Of what it was read from.
+    max_input_length: In tokens.
+  """
   name: str
   lm: Any
   checkpoint: Any = dataclasses.field(repr=False)
@@ -28,8 +41,17 @@ class Model:
 
   @functools.cached_property
   def params(self) -> Any:
-    """The parameters in decode layout."""
-    return self.lm.pack(self.checkpoint)
+    """The parameters in decode layout; takes those of `checkpoint`."""
+    spent = layers.Spent.of(self.unpacked())
+    object.__setattr__(self, 'checkpoint', None)
+    return self.lm.pack(spent)
+
+  def unpacked(self) -> Any:
+    """The parameters in checkpoint layout; ValueError if they were packed."""
+    if self.checkpoint is None:
+      raise ValueError(f'The parameters of {self.name} were packed, and the '
+                       'checkpoint let go; load it again.')
+    return self.checkpoint
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,13 +80,23 @@ def prompt_of(lm: Any) -> Callable[..., Any]:
 
 
 def load(verifier: str = str(SHIPPED / 'verifier'),
-         drafter: str | None = str(SHIPPED / 'drafter')) -> Pair:
+         drafter: str | None = str(SHIPPED / 'drafter'), *,
+         dtype: str = 'float32',
+         progress: Callable[..., Any] | None = None) -> Pair:
   """Reads one or two checkpoints of any format; by default the shipped pair.
 
+  Args:
+    verifier: Path of the large model.
+    drafter: Path of the small one, if any.
+    dtype: Of weights, activations and caches: one of `DTYPES`.
+    progress: See `checkpoints.loading.load`.
+
   Raises:
-    ValueError: A path does not hold a model with a tokenizer, or the
-      vocabularies differ.
+    ValueError: A path does not hold a model with a tokenizer, the vocabularies
+      differ, or the dtype is unknown.
   """
+  if dtype not in DTYPES:
+    raise ValueError(f'Got dtype {dtype!r}; allowed: {", ".join(DTYPES)}.')
   paths = [path for path in (verifier, drafter) if path is not None]
   for path in paths:
     if not pathlib.Path(path).expanduser().exists():
@@ -73,7 +105,9 @@ def load(verifier: str = str(SHIPPED / 'verifier'),
   if own:
     digests = [vocabulary_digest(path) for path in paths]
     _check_same(digests, paths)
-  found = [_own(path) if own else _foreign(path) for path in paths]
+  read = functools.partial(_own if own else _foreign, dtype=dtype,
+                           progress=progress)
+  found = list(map(read, paths))
   models, vocabularies = zip(*found)
   if not own:
     digests = [pieces_digest(words, model.lm.vocab_size)
@@ -111,25 +145,34 @@ def vocabulary_digest(directory: str) -> str:
   return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _own(path: str) -> tuple[Model, Any]:
-  lm, params, vocabulary = native.load(path)
+def computing(lm: Any, dtype: str) -> Any:
+  """The model with activations and caches in `dtype`."""
+  if isinstance(lm, reduced.Reduced):
+    return dataclasses.replace(lm, lm=computing(lm.lm, dtype))
+  return dataclasses.replace(
+      lm, config=dataclasses.replace(lm.config, dtype=dtype))
+
+
+def _own(path: str, *, dtype: str, progress) -> tuple[Model, Any]:
+  lm, params, vocabulary = loading.load(native.source(path), dtype=dtype,
+                                        progress=progress)
   config = native.read_config(path)
   # A name to show: debian_ende/verifier, say.
   name = '/'.join(pathlib.Path(path).expanduser().resolve().parts[-2:])
-  return Model(name, lm, params, native.digest(path),
+  return Model(name, computing(lm, dtype), params, native.digest(path),
                config['max_input_length']), vocabulary
 
 
-def _foreign(path: str) -> tuple[Model, Any]:
+def _foreign(path: str, *, dtype: str, progress) -> tuple[Model, Any]:
   source = checkpoints.source_of(path)
-  lm, params, tokenizer = loading.load(source)
+  lm, params, tokenizer = loading.load(source, dtype=dtype, progress=progress)
   if tokenizer is None:
     how = ('convert it again, with --vocabulary'
            if native.recognises(pathlib.Path(path).expanduser()) else
            'put its tokenizer.json or SentencePiece model beside the weights')
     raise ValueError(f'{path} holds no tokenizer; {how}.')
   place = pathlib.Path(path).expanduser()
-  return Model(place.name, lm, params, _digest(place),
+  return Model(place.name, computing(lm, dtype), params, _digest(place),
                loading.max_input_length(source, tokenizer)), tokenizer
 
 

@@ -6,7 +6,7 @@ rounding picks the other token, and what follows is another text.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Sequence
+from typing import Any, Callable, Sequence
 
 import jax
 import numpy as np
@@ -15,7 +15,6 @@ from spec_cascades import types
 from spec_cascades.evaluation import benchmarks
 from spec_cascades.evaluation import pairs
 from spec_cascades.evaluation import text
-from spec_cascades.models import t5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,14 +31,6 @@ class Divergence:
   position: int
   gap: float
   runner_up: bool
-
-
-def narrowed(pair: pairs.Pair, dtype: str = 'bfloat16') -> pairs.Pair:
-  """The pair with matrices, activations and caches in `dtype`."""
-  model = lambda x: dataclasses.replace(
-      x, lm=t5.T5(dataclasses.replace(x.lm.config, dtype=dtype)))
-  return dataclasses.replace(
-      pair, verifier=model(pair.verifier), drafter=model(pair.drafter))
 
 
 def top_two(model: pairs.Model, inputs: Sequence[Sequence[int]],
@@ -106,20 +97,20 @@ class Report:
   drafted: list[Divergence]
 
 
-def compare(gamma: int, *, pair: pairs.Pair | None = None,
+def compare(gamma: int, *, load: Callable[..., pairs.Pair] = pairs.load,
             limit: int | None = None, dtype: str = 'bfloat16') -> Report:
   """Decodes the embedded sentences in float32 and in `dtype`.
 
   Args:
     gamma: Draft length.
-    pair: Models; the shipped ones if None.
+    load: Makes the models, in a `dtype`; the shipped ones if not given.
     limit: Take the first so many sentences; None takes all.
     dtype: Of the narrow computation.
   """
-  pair = pair or pairs.load()
+  pair = load()
   inputs = benchmarks.sentences(pair, limit)
   wide = benchmarks.lossless_pair(gamma, 1, pair=pair, limit=limit)
-  narrow = benchmarks.lossless_pair(gamma, 1, pair=narrowed(pair, dtype),
+  narrow = benchmarks.lossless_pair(gamma, 1, pair=load(dtype=dtype),
                                     limit=limit)
   ours = top_two(pair.verifier, inputs, wide.alone)
   theirs = top_two(pair.verifier, inputs, narrow.alone)

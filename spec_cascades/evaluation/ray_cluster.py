@@ -178,7 +178,7 @@ class _Worker:
 def _packed(job: decoding.Job) -> decoding.Job:
   """A job without what can't be sent, its weights in the host's memory."""
   bare = lambda model: model and dataclasses.replace(
-      model, checkpoint=jax.tree.map(np.asarray, model.checkpoint))
+      model, checkpoint=jax.tree.map(np.asarray, model.unpacked()))
   return dataclasses.replace(
       job, pair=dataclasses.replace(
           job.pair, verifier=bare(job.pair.verifier),

@@ -15,7 +15,7 @@ from typing import Any, Iterable
 
 from spec_cascades.data import files
 
-SCHEMA = 3
+SCHEMA = 4
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 # Sources that decide which tokens come out.
 ENGINE = ('*.py', 'targets/*.py', 'models/*.py', 'drafters/*.py',
@@ -50,6 +50,7 @@ class Row:
   gamma: int = _column('drafted tokens a round; 0 for a model alone', 'tokens')
   drafter: str = _column('kind and name of the drafter; empty without one')
   verifier: str = _column('name of the model that has the last word')
+  dtype: str = _column('of weights, activations and caches')
   batch: int = _column('rows decoded together where nothing is timed', 'rows')
   data: str = _column('name of the evaluation set')
   seed: int = _column('of the random numbers')

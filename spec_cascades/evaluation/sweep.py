@@ -40,6 +40,7 @@ class Sweep:
     curves: Rules and thresholds; both models alone are always run.
     verifier: Checkpoint of the large model.
     drafter: Checkpoint of the small model; None: curves need none.
+    dtype: Of both models' weights, activations and caches, in `pairs.DTYPES`.
     asking: How a source becomes a prompt, for decoder-only models.
     data: Path of a tab-separated file, or one of `sources`.
     examples: Take the first so many; None takes all.
@@ -65,6 +66,7 @@ class Sweep:
   curves: Sequence[points_lib.Curve]
   verifier: str = str(pairs.SHIPPED / 'verifier')
   drafter: str | None = str(pairs.SHIPPED / 'drafter')
+  dtype: str = 'float32'
   asking: asking_lib.Asking = asking_lib.Asking()
   data: Any = str(examples_lib.SOFTWARE_DOCS)
   examples: int | None = None
@@ -112,8 +114,16 @@ class Run:
   """A sweep whose every input has been checked; nothing is compiled yet."""
   CLAIMS = 'claims'
 
-  def __init__(self, sweep: Sweep):
-    """Raises ValueError for anything that cannot run, or not resume."""
+  def __init__(self, sweep: Sweep, loading: Callable[..., Any] | None = None):
+    """Reads models and data.
+
+    Args:
+      sweep: What to run.
+      loading: `tqdm` or something called like it, for the bytes of the models.
+
+    Raises:
+      ValueError: Anything cannot run, or not resume.
+    """
     self.sweep = sweep
     sweep.executor.check(sweep)      # says who may use this machine's device
     self.directory = pathlib.Path(sweep.output_dir).expanduser()
@@ -131,7 +141,8 @@ class Run:
                           sweep.batch)
     # Refuses now what can't be measured here, rather than after the decoding.
     self.quality.parts([''], [self.examples[0].references])
-    self.pair = pairs.load(sweep.verifier, sweep.drafter)
+    self.pair = pairs.load(sweep.verifier, sweep.drafter, dtype=sweep.dtype,
+                           progress=loading)
     for point in points:
       rules.check_pair(point.drafter or rules.NULL, self.pair)
     self.buckets = [programs_lib.Bucket(*pair) for pair in sweep.buckets]
@@ -160,6 +171,7 @@ class Run:
         data=examples_lib.digest(self.examples),
         verifier=self.pair.verifier.sha256,
         drafter=self.pair.drafter and self.pair.drafter.sha256,
+        dtype=self.sweep.dtype,
         asking=dataclasses.asdict(self.sweep.asking), quality=self.quality.name,
         vocabulary=self.pair.vocabulary_sha256, seed=self.sweep.seed,
         **dataclasses.asdict(self.plan),
@@ -261,6 +273,7 @@ class Run:
         sweep=results.content_key(self.configuration), seed=self.sweep.seed,
         verifier=self.pair.verifier.name,
         drafter=self.pair.drafter.name if self.pair.drafter else '',
+        dtype=self.sweep.dtype,
         batch=self.plan.batch, data=self.source.name,
         **{name: self.configuration[name]
            for name in ('device', 'machine', 'versions')},

@@ -94,15 +94,20 @@ class Both:
     return generate
 
 
-def load(path: pathlib.Path) -> Both:
+def load(path: pathlib.Path,
+         progress: Callable[..., Any] | None = None) -> Both:
   """Loads a GGUF file or a Hugging Face directory twice.
+
+  Args:
+    path: Of the file or the directory.
+    progress: See `checkpoints.load`; of our load.
 
   Raises:
     ValueError: It is no decoder with a tokenizer.
   """
   import torch  # pylint: disable=g-import-not-at-top
   import transformers  # pylint: disable=g-import-not-at-top
-  lm, params, tokenizer = checkpoints.load(path)
+  lm, params, tokenizer = checkpoints.load(path, progress=progress)
   if type(lm) is t5.T5 or tokenizer is None:
     raise ValueError(f'{path} is no decoder-only model with a tokenizer; for a '
                      'T5 leave --weights out.')

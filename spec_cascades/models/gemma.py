@@ -354,7 +354,7 @@ class Gemma:
 
   def pack(self, params: dict[str, Any]) -> dict[str, Any]:
     """Checkpoint layout -> decode layout, matrices in activations' dtype."""
-    return layers.pack(layers.narrowed(params, self.config.dtype),
+    return layers.pack(params, dtype=self.config.dtype,
                        tied=self.config.logits_via_embedding)
 
   def narrow(self, params: Any, tokens: Int[Array, 'K']) -> Any:

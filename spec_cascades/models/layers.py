@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, Callable
+from typing import Any, Callable, Iterator
 
 from flax import linen as nn
 from flax.linen import partitioning
@@ -26,6 +26,7 @@ from spec_cascades import struct
 FUSED = (('query', 'key', 'value'), ('wi_0', 'wi_1'))
 FUSED_CROSS = (('key', 'value'),)
 CROSS_ATTENTION = 'encoder_decoder_attention'
+MATRICES = ('kernel', 'embedding')     # norms and biases keep their dtype
 # XLA's CPU backend packs the right operand of a product with 2 or more rows on
 # every call. For large weights that costs more than reading them: there the
 # weight is the left operand, [out, in] (docs/benchmarks.md has the figures).
@@ -41,14 +42,35 @@ class Packed:
   out_in: bool = struct.field(pytree_node=False, default=True)
 
 
+class Spent(dict):
+  """A tree of parameters of which an entry is gone once it was iterated over.
+
+  Packing one needs little more memory than its weights: an array is let go as
+  soon as there is a packed one.
+  """
+
+  @classmethod
+  def of(cls, params: dict[str, Any]) -> Spent:
+    """The same tree; `params` keeps its arrays."""
+    return cls({name: cls.of(x) if isinstance(x, dict) else x
+                for name, x in params.items()})
+
+  def items(self) -> Iterator[tuple[str, Any]]:
+    """Takes out entry after entry, in order."""
+    while self:
+      name = next(iter(self))
+      yield name, self.pop(name)
+
+
 def pack_kernel(kernel: Float[Array, 'in out'], backend: str) -> Packed:
   """One kernel in the layout that `backend` reads fastest."""
   out_in = kernel.size >= OUT_IN_ELEMENTS.get(backend, math.inf)
-  return Packed(jnp.asarray(kernel.T if out_in else kernel), out_in)
+  array = jnp.asarray(kernel.T if out_in else kernel)
+  return Packed(jax.block_until_ready(array), out_in)
 
 
 def pack(params: dict[str, Any], backend: str | None = None, *,
-         tied: bool = False,
+         dtype: Any = None, tied: bool = False,
          fused: tuple[tuple[str, ...], ...] = FUSED) -> dict[str, Any]:
   """Checkpoint layout -> decode layout, for a tree of parameters.
 
@@ -56,8 +78,10 @@ def pack(params: dict[str, Any], backend: str | None = None, *,
   becomes one entry beside its siblings. Everything else stays as it is.
 
   Args:
-    params: Parameters as a checkpoint or `module.init` has them.
+    params: Parameters as a checkpoint or `module.init` has them; `Spent` ones
+      are let go one by one.
     backend: Where decoding will run; JAX's default backend if None.
+    dtype: Of kernels and embeddings; None keeps theirs.
     tied: The embedding is the head's weight too.
     fused: Groups of sibling kernels that read the same input.
   """
@@ -65,14 +89,16 @@ def pack(params: dict[str, Any], backend: str | None = None, *,
   out, kernels = {}, {}
   for name, child in params.items():
     if not isinstance(child, dict):
-      out[name] = child
+      out[name] = jnp.asarray(child, dtype if name in MATRICES else None)
     elif set(child) == {'embedding'}:
-      out[name] = _pack_table(child['embedding'], backend if tied else '')
+      out[name] = _pack_table(jnp.asarray(child['embedding'], dtype),
+                              backend if tied else '')
     elif set(child) == {'kernel'}:
-      kernels[name] = jnp.asarray(child['kernel'])
+      kernels[name] = jnp.asarray(child['kernel'], dtype)
     else:
       cross = name == CROSS_ATTENTION
-      out[name] = pack(child, backend, fused=FUSED_CROSS if cross else FUSED)
+      out[name] = pack(child, backend, dtype=dtype,
+                       fused=FUSED_CROSS if cross else FUSED)
   for group in fused:
     if set(group) <= set(kernels):
       joined = jnp.concatenate([kernels.pop(name) for name in group], 1)
@@ -82,16 +108,8 @@ def pack(params: dict[str, Any], backend: str | None = None, *,
   return out
 
 
-def narrowed(params: dict[str, Any], dtype: Any) -> dict[str, Any]:
-  """Kernels and embeddings in `dtype`; norms and biases as they are."""
-  matrix = lambda path: path[-1].key in ('kernel', 'embedding')
-  return jax.tree_util.tree_map_with_path(
-      lambda path, x: jnp.asarray(x, dtype if matrix(path) else None), params)
-
-
 def _pack_table(table: Float[Array, 'V E'], backend: str) -> dict[str, Any]:
   """An embedding, which is [out, in] already, and a head's weight if tied."""
-  table = jnp.asarray(table)
   if backend not in OUT_IN_ELEMENTS:
     return {'embedding': table}
   out_in = table.size >= OUT_IN_ELEMENTS[backend]

@@ -72,7 +72,7 @@ class RelativeBias(nn.Module):
     bucket = layers.relative_bucket(
         distance, bidirectional=self.bidirectional,
         buckets=cfg.relative_buckets, max_distance=cfg.relative_max_distance)
-    return jnp.moveaxis(table.T[bucket], -1, 1)
+    return jnp.moveaxis(table.T[bucket].astype(jnp.float32), -1, 1)
 
 
 class Attention(nn.Module):
@@ -369,7 +369,7 @@ class T5:
 
   def pack(self, params: dict[str, Any]) -> dict[str, Any]:
     """Checkpoint layout -> decode layout, matrices in activations' dtype."""
-    return layers.pack(layers.narrowed(params, self.config.dtype),
+    return layers.pack(params, dtype=self.config.dtype,
                        tied=self.config.logits_via_embedding)
 
   def narrow(self, params: Any, tokens: Int[Array, 'K']) -> Any:

@@ -20,6 +20,9 @@ from spec_cascades.training import quality
 from spec_cascades.training import start
 from spec_cascades.training import train_step
 
+# Of an array in a checkpoint: compressed, each, so that it is read whole.
+CHUNK_BYTES = 2**20
+
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
@@ -134,6 +137,18 @@ def _teacher(run):
   return lm, jax.device_put(params)
 
 
+def saved(state: Any) -> ocp.args.StandardSave:
+  """What a checkpoint is to hold, in chunks that are read one at a time."""
+  return ocp.args.StandardSave(state, jax.tree.map(_chunks, state))
+
+
+def _chunks(array: Any) -> ocp.SaveArgs:
+  """Some rows a chunk: those of a wide array would else be cut up, too."""
+  wide = array.ndim == 2 and array.shape[0] < array.shape[1]
+  cut = wide and array.nbytes > CHUNK_BYTES
+  return ocp.SaveArgs(chunk_byte_size=CHUNK_BYTES, shard_axes=(0,) * cut)
+
+
 class _Terminated:
   """Remembers a SIGTERM, so that the loop can save and stop."""
 
@@ -154,7 +169,7 @@ def _run(update, state, teacher, corpus, saves, recipe, folder, log):
       sentences=recipe.eval_sentences, batch=recipe.eval_batch,
       max_length=recipe.max_length)
   step, since, losses = int(state.step), time.time(), []
-  save = lambda: saves.save(step, args=ocp.args.StandardSave(state))
+  save = lambda: saves.save(step, args=saved(state))
   while step < recipe.steps and not terminated.received:
     state, metrics = step_fn(state, corpus.batch(step), teacher)
     losses.append(metrics)

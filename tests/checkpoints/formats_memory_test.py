@@ -3,12 +3,16 @@ import dataclasses
 
 from flax import traverse_util
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 
-from spec_cascades.checkpoints import gguf_config, gguf_file, loading, t5x
+from spec_cascades.checkpoints import (
+    gguf_config, gguf_file, loading, native, orbax, t5x)
 from spec_cascades.models import gemma, t5
+from spec_cascades.training import loop
 from tests import ggufs
 from tests.checkpoints import hub_memory_test as hub, orbax_gemma_test
+import tinypair
 
 pytestmark = pytest.mark.slow
 
@@ -16,8 +20,11 @@ T5 = t5.T5Config(vocab_size=32_128, emb_dim=768, num_heads=12,
                  num_encoder_layers=6, num_decoder_layers=6, head_dim=64,
                  mlp_dim=2048, mlp_activations=('gelu', 'linear'),
                  logits_via_embedding=True)
+# Its large arrays are 82 MB each.
+WIDE_T5 = tinypair.config(512, 1, mlp_dim=40_000)
 LLAMA, WIDE = hub.CONFIGS['llama'], hub.CONFIGS['wide']
-# Orbax stores an array as one compressed chunk: decoding it takes the chunk and
+# Orbax stores an array as one compressed chunk unless told otherwise, as our
+# training loop does: decoding it takes the chunk and
 # the array at once, beside the parameter that they become.
 CHUNK = WIDE.vocab_size * WIDE.emb_dim * 4
 
@@ -64,12 +71,25 @@ def write_gemma(place, _, config=WIDE):
   return path
 
 
+def write_run(place, _, config=WIDE_T5):
+  """As the training loop saves it."""
+  lm = t5.T5(config)
+  words = tinypair.make_vocabulary(place).read_bytes()
+  orbax.describe(place, lm, {native.VOCABULARY: words})
+  state = dict(step=np.int32(3), params=nested(lm))
+  with ocp.CheckpointManager(place / 'checkpoints') as saves:
+    saves.save(3, args=loop.saved(state))
+    saves.wait_until_finished()
+  return place
+
+
 @pytest.mark.parametrize('write,small,more', [
     (write_gguf, dataclasses.replace(hub.SMALL, emb_dim=32, mlp_dim=64,
                                      num_kv_heads=2, head_dim=32), 0),
     (write_t5x, dataclasses.replace(
         T5, vocab_size=128, emb_dim=16, num_heads=2, head_dim=8, mlp_dim=8,
         num_encoder_layers=1, num_decoder_layers=1), 0),
+    (write_run, tinypair.config(16, 1), 0),
     (write_gemma, dataclasses.replace(hub.SMALL, mlp_dim=24), CHUNK)])
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
 def test_peak_memory_is_little_more_than_the_weights(

@@ -1,12 +1,37 @@
-"""Which foreign checkpoints make a pair, and how long an input they take."""
+"""Pairs from the disk: what is one, limits, dtypes, progress and memory."""
 import json
 import shutil
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
-from spec_cascades.checkpoints import converting, loading, native
-from spec_cascades.evaluation import pairs, translate
+from spec_cascades import decode
+from spec_cascades import targets
+from spec_cascades import warp
+from spec_cascades.checkpoints import converting
+from spec_cascades.checkpoints import loading
+from spec_cascades.checkpoints import native
+from spec_cascades.drafters import chain
+from spec_cascades.evaluation import pairs
+from spec_cascades.evaluation import text
+from spec_cascades.evaluation import translate
+from spec_cascades.models import layers
+from spec_cascades.models import t5
+from tests import ggufs
 from tests.checkpoints import hubs
+from tests.checkpoints import loading_test
+import tinypair
+
+
+def both(pair_dir, **options):
+  return pairs.load(str(pair_dir / 'verifier'), str(pair_dir / 'drafter'),
+                    **options)
+
+
+def nbytes(tree):
+  return sum(x.nbytes for x in jax.tree.leaves(tree))
 
 
 @pytest.mark.parametrize('name,limit', [
@@ -65,3 +90,77 @@ def test_a_model_of_ours_without_a_tokenizer_says_what_to_do(tmp_path):
       pairs.load(str(tmp_path / 'b'), None)
     for place in 'ab':
       shutil.rmtree(tmp_path / place)
+
+
+@pytest.mark.parametrize('reduced', (False, True))
+def test_bfloat16_is_that_of_weights_activations_and_caches(
+    pair_dir, tmp_path, reduced):
+  path = pair_dir
+  if reduced:
+    path = tmp_path
+    (path / 'texts').write_text('Open the file.\n')
+    (path / 'verifier').symlink_to(pair_dir / 'verifier')
+    converting.convert(pair_dir / 'drafter', path / 'drafter',
+                       draft=converting.Draft(100, path / 'texts'))
+  pair = both(path, dtype='bfloat16')
+  wide = both(path)
+  assert nbytes(pair.verifier.checkpoint) * 2 == nbytes(
+      wide.verifier.checkpoint)
+  for model in (pair.verifier, pair.drafter):
+    kinds = {x.dtype for x in jax.tree.leaves(model.params)}
+    assert kinds - {jnp.dtype('int32')} == {jnp.dtype('bfloat16')}
+  prompt = text.encoder_prompt([pair.vocabulary.encode('Open it.')], 16)
+  cache = pair.drafter.lm.init(pair.drafter.params, prompt, 9)
+  assert {x.dtype for x in jax.tree.leaves(cache.layers)} == {
+      jnp.dtype('bfloat16')}
+  state = decode.GenSpecSample(
+      pair.verifier.lm, chain.Chain(pair.drafter.lm, 2), 9)(
+          pair.verifier.params, pair.drafter.params, prompt,
+          decode.row_keys(0, [0]), targets.TokenV3(.4), warp.Warp())
+  assert int(state.fault[0]) == 0 and int(state.lengths[0]) > 1
+
+
+@pytest.mark.parametrize('dtype', ('float16', 'int8', '', None))
+def test_other_dtypes_are_refused_before_anything_is_read(dtype):
+  with pytest.raises(ValueError, match='allowed: float32, bfloat16'):
+    pairs.load('nowhere', None, dtype=dtype)
+
+
+def test_progress_counts_the_bytes_of_every_model(pair_dir, tmp_path):
+  pytest.importorskip('tokenizers')
+  bars = loading_test.Bar.made
+  del bars[:]
+  pair = both(pair_dir, progress=loading_test.Bar)
+  assert [bar.done for bar in bars] == [bar.total for bar in bars] == [
+      nbytes(model.checkpoint) for model in (pair.verifier, pair.drafter)]
+  path = ggufs.make(tmp_path / 'x.gguf', 'llama', ggufs.byte_level())
+  pairs.load(str(path), None, progress=loading_test.Bar)
+  assert len(bars) == 3 and bars[-1].done == bars[-1].total > 0
+
+
+def test_the_checkpoint_is_let_go_while_it_is_packed(monkeypatch):
+  """Memory holds each array once, and beside them what is being packed."""
+  lm = t5.T5(tinypair.config(64, 6, vocab_size=64))
+  make = lambda: pairs.Model('deep', lm, lm.init_params(jax.random.key(0)), '',
+                             9)
+  want, model = lm.pack(make().unpacked()), make()
+  sizes = [x.nbytes for x in jax.tree.leaves(model.checkpoint)]
+  held = lambda: sum(x.nbytes for x in jax.live_arrays())
+  before, most, pack = held(), [], layers.pack_kernel
+
+  def watched(*args):
+    out = pack(*args)
+    most.append(held())
+    return out
+
+  monkeypatch.setattr(layers, 'pack_kernel', watched)
+  packed = model.params
+  # Four sibling kernels, old and new; and a tied table that is so small has a
+  # transposed copy.
+  assert len(most) > 30 and sum(sizes) > 30 * max(sizes)
+  assert max(most) <= before + 9 * max(sizes)
+  assert held() <= before + max(sizes) and packed is model.params
+  assert model.checkpoint is None
+  jax.tree.map(np.testing.assert_array_equal, packed, want)
+  with pytest.raises(ValueError, match='were packed, and .* load it again'):
+    model.unpacked()

@@ -1,4 +1,6 @@
 """Where narrowed texts part: the first difference, and float32's gap there."""
+import functools
+
 import numpy as np
 
 from spec_cascades.evaluation import benchmarks
@@ -16,8 +18,9 @@ def test_the_first_difference_counts():
                    precision.Divergence(2, 0, .7, False)]
 
 
-def load(pair_dir):
-  return pairs.load(str(pair_dir / 'verifier'), str(pair_dir / 'drafter'))
+def load(pair_dir, **options):
+  return pairs.load(str(pair_dir / 'verifier'), str(pair_dir / 'drafter'),
+                    **options)
 
 
 def test_teacher_forced_argmaxes_are_the_greedy_texts(pair_dir):
@@ -30,9 +33,7 @@ def test_teacher_forced_argmaxes_are_the_greedy_texts(pair_dir):
 
 
 def test_narrowed_texts_part_where_float32_nearly_ties(pair_dir):
-  pair = load(pair_dir)
-  assert precision.narrowed(pair).verifier.lm.config.dtype == 'bfloat16'
-  found = precision.compare(2, pair=pair, limit=4)
+  found = precision.compare(2, load=functools.partial(load, pair_dir), limit=4)
   assert found.texts == 4 and found.gaps.min() >= 0
   assert found.alone                       # random models tie all the time
   for x in (*found.alone, *found.speculative, *found.drafted):
@@ -40,5 +41,6 @@ def test_narrowed_texts_part_where_float32_nearly_ties(pair_dir):
 
 
 def test_the_same_dtype_has_the_same_texts(pair_dir):
-  found = precision.compare(2, pair=load(pair_dir), limit=2, dtype='float32')
+  found = precision.compare(2, load=functools.partial(load, pair_dir), limit=2,
+                            dtype='float32')
   assert not (found.alone or found.speculative or found.drafted)

@@ -65,6 +65,7 @@ def test_rows_are_written_and_add_up(done):
   for row in rows:
     assert row.emitted == row.accepted + row.corrected + row.bonus > 0
     assert row.examples == 3 and row.schema == results.SCHEMA
+    assert row.dtype == 'float32'
     assert sum(row.histogram) == row.rounds and row.latency_mean > 0
     assert row.tokens_per_call == row.emitted / row.verifier_calls
     assert (row.relative_latency == 1) == (row.method == 'verifier')
@@ -127,6 +128,7 @@ def test_other_settings_are_refused_before_anything_happens(sweep, done):
         (dict(seed=1), 'seed is 0 there and 1 here'), (dict(gamma=4), 'points'),
         (dict(examples=2), 'examples is 3 there and 2 here'),
         (dict(buckets=((80, 30),)), 'buckets'), (dict(top_p=.9), 'points'),
+        (dict(dtype='bfloat16'), 'dtype is float32 there and bfloat16 here'),
         (dict(verifier=sweep.drafter), 'verifier differs')):
       with pytest.raises(ValueError, match=what):
         sweep_lib.Run(dataclasses.replace(sweep, **changes))

@@ -72,9 +72,10 @@ def test_limits_of_inputs_are_the_models_at_most(pair, limit):
     translate.Translator(pair, translate.Settings(), max_input_length=limit)
 
 
-def test_a_fault_names_its_round(pair):
-  broken = jax.tree.map(lambda x: x * np.nan, pair.verifier.checkpoint)
-  verifier = dataclasses.replace(pair.verifier, checkpoint=broken)
+def test_a_fault_names_its_round(pair_dir, pair):
+  fresh = pairs.load(str(pair_dir / 'verifier'), None).verifier
+  broken = jax.tree.map(lambda x: x * np.nan, fresh.checkpoint)
+  verifier = dataclasses.replace(fresh, checkpoint=broken)
   translator = translate.Translator(
       dataclasses.replace(pair, verifier=verifier), translate.Settings())
   first, *_ = translator(translator.encode(SOURCE))

@@ -158,11 +158,14 @@ def test_a_row_alone_and_unpadded_scores_the_same(name):
   tiny.assert_near(got, at(logits[row], LENGTHS[row] - 1, N))
 
 
-@pytest.mark.parametrize('name', ('t5_1_0', 'gemma2', 'llama3'))
-def test_bfloat16_activations_stay_near(name):
+@pytest.mark.parametrize('whole', (False, True))
+@pytest.mark.parametrize('name', ('t5_1_0', 'gemma2', 'llama3', 'qwen2'))
+def test_bfloat16_activations_stay_near(name, whole):
+  """With norms and biases of float32, or all parameters in bfloat16."""
   lm, plain, _, inputs, _, logits = setup(name)
   narrow = tiny.in_bfloat16(lm)
-  params = narrow.pack(plain)
+  params = narrow.pack(jax.tree.map(
+      lambda x: x.astype(jnp.bfloat16), plain) if whole else plain)
   _, cache = read(narrow, params, prompt(inputs))
   assert {x.dtype for x in jax.tree.leaves(cache.layers)} == {
       jnp.dtype('bfloat16')}

@@ -121,6 +121,7 @@ def test_decode_refuses(pair_dir, broken, tmp_path):
       (decode('--top_p', '0'), 'top_p'), (decode('--top_k', '-2'), 'top_k'),
       (decode(text='many words ' * 99), 'takes at most 128'),
       (decode('--max_input_length', '2'), 'takes at most 2'),
+      (decode('--dtype', 'float16'), "'float16'; allowed: float32, bfloat16"),
       (decode(verifier='nowhere'), 'No checkpoint at'),
       (decode(verifier=broken), 'cut off')])
 

@@ -1,6 +1,7 @@
 """Resuming is exact: killed runs end where uninterrupted ones do."""
 import dataclasses
 import functools
+import math
 import os
 import pathlib
 import re
@@ -10,14 +11,17 @@ import subprocess
 import sys
 import time
 
+from flax import traverse_util
 import jax
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 
 import tinypair
 from spec_cascades import checkpoints
 from spec_cascades.checkpoints import native
 from spec_cascades.checkpoints import orbax
+from spec_cascades.checkpoints import stores
 from spec_cascades.evaluation import text
 from spec_cascades.models import t5
 from spec_cascades.training import data
@@ -69,6 +73,26 @@ def test_a_run_reports_progress_loss_and_bleu(whole):
   assert any('left' in line and 'tokens/s' in line for line in lines)
   assert any('bleu' in line for line in lines)
   assert len((directory / 'metrics.jsonl').read_text().splitlines()) == 5
+
+
+def test_checkpoints_are_written_in_chunks(whole, tmp_path, monkeypatch):
+  """Or reading one would take a large array three times in memory."""
+  _, state, _ = whole
+  monkeypatch.setattr(loop, 'CHUNK_BYTES', 1000)
+  with ocp.CheckpointManager(tmp_path / 'checkpoints') as saves:
+    saves.save(12, args=loop.saved(state))
+    saves.wait_until_finished()
+  found, step = start.restore(tmp_path)
+  assert step == 12
+  jax.tree.map(np.testing.assert_array_equal, found, state.params)
+  item = tmp_path / 'checkpoints/12/default'
+  held = stores.arrays(item, {name: x for name, x in stores.tree(item).items()
+                              if name.startswith('params/')})
+  assert max(x.nbytes for x in held.values()) > 30_000
+  want = traverse_util.flatten_dict(dict(params=state.params), sep='/')
+  for name, x in held.items():
+    assert math.prod(x.chunk) * x.dtype.itemsize <= 1000, name
+    np.testing.assert_array_equal(x.open(), want[name])
 
 
 def test_losses_fall(corpus, tmp_path):
