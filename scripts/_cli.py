@@ -12,6 +12,7 @@ from typing import Any, Callable, Sequence
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 PREFIX = '--gin.'
+FIELD = re.compile(r'\{\w+\}')        # a template begins with its field
 UNSET = re.compile(r'(\w+)/macro\.value set to `%gin\.REQUIRED`')
 
 
@@ -129,6 +130,8 @@ def _macros(gin) -> set[str]:
 
 def _quoted(value: str) -> str:
   """Python literals and references as they are; anything else is a string."""
+  if FIELD.match(value):
+    return repr(value)
   if value.startswith(('@', '%', '(', '[', '{')):
     return value
   try:

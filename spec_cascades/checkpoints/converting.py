@@ -175,11 +175,17 @@ def _words(source: loading.Source, tokenizer: Any, to: str, *,
 
 
 def files_of(tokenizer: Any) -> dict[str, bytes]:
-  """A tokenizer that came inside another file, in files of its own."""
+  """A tokenizer in files of its own, its vocabulary first; {} for None.
+
+  `tokenizers.of_directory` makes the same of them.
+  """
+  if isinstance(tokenizer, text.Vocabulary):
+    return {native.VOCABULARY:
+            pathlib.Path(tokenizer.path).expanduser().read_bytes()}
   if not isinstance(tokenizer, tokenizers.Tokenizer):
     return {}
   words = tokenizer.words
-  vocabulary = ({tokenizers.JSON: words.blob.encode()}
+  vocabulary = ({tokenizers.JSON: _surrounding(tokenizer).encode()}
                 if isinstance(words, words_lib.Json) else
                 {MODEL: words.blob})
   added = () if isinstance(words, words_lib.Json) else words.added
@@ -199,6 +205,24 @@ def files_of(tokenizer: Any) -> dict[str, bytes]:
           'generation_config.json': dump(dict(
               eos_token_id=ends, bos_token_id=tokenizer.bos,
               pad_token_id=tokenizer.pad))}
+
+
+def _surrounding(tokenizer: tokenizers.Tokenizer) -> str:
+  """A tokenizer.json that puts `before` and `behind` around texts itself."""
+  words, sides = tokenizer.words, (tokenizer.before, tokenizer.behind)
+  if tokenizers.around(words) == sides:
+    return words.blob
+  names = {t: tokenizer.piece(t) for side in sides for t in side}
+  before, behind = ([dict(SpecialToken=dict(id=names[t], type_id=0))
+                     for t in side] for side in sides)
+  one, other = (dict(Sequence=dict(id=x, type_id=0)) for x in 'AB')
+  found = json.loads(words.blob)
+  found['post_processor'] = dict(
+      type='TemplateProcessing', single=[*before, one, *behind],
+      pair=[*before, one, *behind, other], special_tokens={
+          name: dict(id=name, ids=[t], tokens=[name])
+          for t, name in names.items()})
+  return json.dumps(found)
 
 
 def _check_free(output: pathlib.Path) -> None:

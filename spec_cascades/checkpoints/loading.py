@@ -237,6 +237,12 @@ def fit(source: Source) -> None:
         f'{"; ".join(faults)}. Use the weights that belong to it.')
 
 
+def fits(size: int, rows: int, specials: Collection[int] = ()) -> bool:
+  """Whether `size` tokens go with `rows` embeddings; see `check_words`."""
+  beyond = sum(token >= rows for token in specials)
+  return size - rows <= beyond and rows - size <= min(MAX_SPARE_ROWS, size)
+
+
 def check_words(path: pathlib.Path, size: int, rows: int,
                 specials: Collection[int] = ()) -> None:
   """Refuses a tokenizer that a model cannot have been trained with.
@@ -250,8 +256,7 @@ def check_words(path: pathlib.Path, size: int, rows: int,
     rows: Embeddings of the model.
     specials: Tokens that have no text.
   """
-  beyond = sum(token >= rows for token in specials)
-  if size - rows > beyond or rows - size > min(MAX_SPARE_ROWS, size):
+  if not fits(size, rows, specials):
     raise ValueError(f'{path}: {size} tokens, but the model has {rows} '
                      'embeddings; use the tokenizer that the model was trained '
                      'with.')

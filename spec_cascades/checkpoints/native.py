@@ -53,6 +53,7 @@ FAMILIES = {'t5': Family(t5.T5Config, t5.T5),
 
 def save(directory: str | os.PathLike, lm: Any, params: Mapping[str, Any],
          vocabulary_path: str | os.PathLike | None, dtype: str = 'bfloat16', *,
+         words: Mapping[str, bytes] | None = None,
          max_input_length: int = DEFAULT_MAX_INPUT,
          shard_bytes: int = SHARD_BYTES,
          info: Mapping[str, Any] | None = None) -> None:
@@ -64,6 +65,7 @@ def save(directory: str | os.PathLike, lm: Any, params: Mapping[str, Any],
     params: Parameters in checkpoint layout, not packed.
     vocabulary_path: The SentencePiece model, which is copied, if any.
     dtype: Of the weights in the file: 'bfloat16' or 'float32'.
+    words: Files of another tokenizer by name, its vocabulary first.
     max_input_length: Longest input in tokens, EOS included, for which the
       model is meant.
     shard_bytes: Weights of one file; a single larger array is not split.
@@ -78,8 +80,9 @@ def save(directory: str | os.PathLike, lm: Any, params: Mapping[str, Any],
   flat = traverse_util.flatten_dict(dict(params), sep='/')
   leaves = {name: loading.Leaf(tuple(np.shape(x)), x.nbytes, lambda x=x: x,
                                name) for name, x in flat.items()}
-  words = {} if vocabulary_path is None else {
-      VOCABULARY: pathlib.Path(vocabulary_path).expanduser().read_bytes()}
+  words = dict(words or {})
+  if vocabulary_path is not None:
+    words[VOCABULARY] = pathlib.Path(vocabulary_path).expanduser().read_bytes()
   source = loading.Source(pathlib.Path('save'), lm, leaves, tokens=tokens)
   write(directory, source, dtype, words=words,
         max_input_length=max_input_length, shard_bytes=shard_bytes, info=info)

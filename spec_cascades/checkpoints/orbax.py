@@ -4,7 +4,7 @@ Arrays are read from their Zarr stores one at a time, and only those that the
 model has: an optimiser's stay where they are. From the files come names, sizes
 and floats, nothing that runs.
 
-A run has model.json and its vocabulary, which `describe` writes, beside its
+A run has model.json and its tokenizer, which `describe` writes, beside its
 checkpoints. A Gemma has no configuration at all: its arrays show the sizes, and
 the published model of these sizes says the rest (windows, soft caps, rotary
 bases), or a config.json beside it with a 'preset' or fields of `GemmaConfig`.
@@ -25,6 +25,7 @@ from typing import Any, Callable, Iterator, Mapping
 import jax
 import numpy as np
 
+from spec_cascades.checkpoints import hub
 from spec_cascades.checkpoints import loading
 from spec_cascades.checkpoints import native
 from spec_cascades.checkpoints import stores
@@ -47,14 +48,20 @@ log = logging.getLogger(__name__)
 
 
 def describe(directory: pathlib.Path, lm: Any,
-             vocabulary_path: str | os.PathLike) -> None:
-  """Writes what makes a run's checkpoints a model, beside them."""
+             words: Mapping[str, bytes]) -> None:
+  """Writes what makes a run's checkpoints a model, beside them.
+
+  Args:
+    directory: Of the run.
+    lm: Its model.
+    words: Files of its tokenizer by name, the vocabulary first.
+  """
   family = next((n for n, f in native.FAMILIES.items() if type(lm) is f.lm),
                 None)
-  config = dict(format=FORMAT, family=family,
+  config = dict(format=FORMAT, family=family, vocabulary=next(iter(words)),
                 config=dataclasses.asdict(lm.config))
-  words = pathlib.Path(vocabulary_path).expanduser().read_bytes()
-  files.write_atomically(directory / native.VOCABULARY, words)
+  for name, content in words.items():
+    files.write_atomically(directory / name, content)
   files.write_atomically(directory / MODEL, json.dumps(config, indent=2) + '\n')
 
 
@@ -117,9 +124,25 @@ def _run(item: pathlib.Path, names: Mapping[str, Any]) -> loading.Source:
       name.removeprefix(start): x for name, x in names.items()
       if name.startswith(start)})
   leaves = {name: stores.leaf(x, name) for name, x in found.items()}
-  words = native.vocabulary_of(path.parent / native.VOCABULARY, lm.vocab_size)
-  return loading.Source(item, lm, stores.largest_first(leaves),
-                        tokenizer=lambda: words)
+  return loading.Source(
+      item, lm, stores.largest_first(leaves),
+      tokenizer=_words(path, config.get('vocabulary', native.VOCABULARY),
+                       lm.vocab_size))
+
+
+def _words(path: pathlib.Path, name: Any, rows: int) -> Callable[[], Any]:
+  """Makes a run's tokenizer; its model.json, at `path`, names the first file.
+
+  Raises:
+    ValueError: It is missing, damaged, or not of `rows` embeddings.
+  """
+  if name != native.VOCABULARY:
+    if not isinstance(name, str) or not (path.parent / name).is_file():
+      raise ValueError(f'No tokenizer {str(name)[:60]} beside {path}; train on '
+                       'with the same command, which writes it.')
+    return hub.tokenizer_of(path.parent, rows)
+  words = native.vocabulary_of(path.parent / name, rows)
+  return lambda: words
 
 
 def _gemma(item: pathlib.Path, names: Mapping[str, Any]) -> loading.Source:

@@ -59,6 +59,11 @@ class Tokenizer:
     return self.words.size
 
   @property
+  def specials(self) -> frozenset[int]:
+    """Tokens that have no text; some may lack an embedding."""
+    return self.words.specials
+
+  @property
   def ends(self) -> tuple[int, ...]:
     """Tokens that end a text, `eos` first."""
     other = self.turn_end in (None, self.eos)
@@ -76,6 +81,10 @@ class Tokenizer:
                        'model has no embedding for; leave it out.')
     given = tuple(tokens[:len(self.before)]) == self.before
     return [*(() if given else self.before), *tokens, *self.behind]
+
+  def bare(self, text: str) -> list[int]:
+    """Tokens of a text, nothing before or behind them."""
+    return self.words.encode(text)
 
   def decode(self, tokens: Sequence[int]) -> str:
     """The text of tokens up to the first end; special ones have no text."""
@@ -160,7 +169,7 @@ def of_directory(path: str | os.PathLike) -> Tokenizer | None:
   if (path / JSON).is_file():
     blob = _text(path / JSON)
     words = words_lib.Json(blob, str(path / JSON))
-    before, behind = _around(words)
+    before, behind = around(words)
   else:
     file = next((path / n for n in SENTENCEPIECE if (path / n).is_file()), None)
     if file is None:
@@ -198,7 +207,7 @@ def _used(words: words_lib.Words, before: tuple[int, ...] | None,
                    says.turn_end(eos, words), says.template(), says.context())
 
 
-def _around(words: words_lib.Json) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def around(words: words_lib.Json) -> tuple[tuple[int, ...], tuple[int, ...]]:
   """What a post-processor puts before and behind a text."""
   bare = words.encode('a')
   full = words.surrounded('a')

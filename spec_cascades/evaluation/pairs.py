@@ -71,8 +71,12 @@ class Pair:
   @property
   def prompt(self) -> Callable[..., Any]:
     """From tokens to a prompt: an encoder's input, or what to continue."""
-    lm = self.verifier.lm
-    return text.encoder_prompt if type(lm) is t5.T5 else text.prefix_prompt
+    return prompt_of(self.verifier.lm)
+
+
+def prompt_of(lm: Any) -> Callable[..., Any]:
+  """From tokens to a model's prompt: an encoder's input, or its prefix."""
+  return text.encoder_prompt if type(lm) is t5.T5 else text.prefix_prompt
 
 
 def load(verifier: str = str(SHIPPED / 'verifier'),
@@ -106,7 +110,7 @@ def load(verifier: str = str(SHIPPED / 'verifier'),
   found = list(map(read, paths))
   models, vocabularies = zip(*found)
   if not own:
-    digests = [_pieces_digest(words, model.lm.vocab_size)
+    digests = [pieces_digest(words, model.lm.vocab_size)
                for model, words in found]
     _check_same(digests, paths)
   sizes = [model.lm.vocab_size for model in models]
@@ -172,6 +176,12 @@ def _foreign(path: str, *, dtype: str, progress) -> tuple[Model, Any]:
                loading.max_input_length(source, tokenizer)), tokenizer
 
 
+def digest(path: str) -> str:
+  """SHA-256 of what a checkpoint of any format holds."""
+  place = pathlib.Path(path).expanduser()
+  return native.digest(place) if native.recognises(place) else _digest(place)
+
+
 def _digest(place: pathlib.Path) -> str:
   """SHA-256 over the names and contents of a checkpoint's files."""
   state = hashlib.sha256()
@@ -185,8 +195,8 @@ def _digest(place: pathlib.Path) -> str:
   return state.hexdigest()
 
 
-def _pieces_digest(tokenizer: Any, rows: int) -> str:
-  """SHA-256 over what the tokens spell that have an embedding."""
+def pieces_digest(tokenizer: Any, rows: int) -> str:
+  """SHA-256 over what the tokens spell that have one of `rows` embeddings."""
   state = hashlib.sha256()
   for token in range(min(tokenizer.size, rows)):
     state.update(tokenizer.piece(token).encode('utf-8', 'surrogatepass'))

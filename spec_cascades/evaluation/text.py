@@ -36,6 +36,10 @@ class Vocabulary:
     """Tokens of a text, EOS at the end."""
     return [*self.model.encode(text), EOS]
 
+  def bare(self, text: str) -> list[int]:
+    """Tokens of a text, nothing before or behind them."""
+    return self.model.encode(text)
+
   def decode(self, tokens: Sequence[int]) -> str:
     """The text of tokens up to the first EOS; padding is dropped."""
     ids = [int(t) for t in tokens]
@@ -47,6 +51,11 @@ class Vocabulary:
   def ends(self) -> tuple[int, ...]:
     """Tokens that end a text."""
     return (EOS,)
+
+  @property
+  def specials(self) -> frozenset[int]:
+    """Tokens without text that may lack an embedding: none."""
+    return frozenset()
 
   @property
   def context(self) -> None:

@@ -16,13 +16,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import Any, Callable
+from typing import Any, Callable, Mapping
 
 from flax import linen as nn
 from flax.linen import partitioning
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Key
 import numpy as np
 
 from spec_cascades import cache as cache_lib
@@ -262,16 +262,23 @@ class Transformer(nn.Module):
                                        cfg.emb_dim**-0.5)
     self.decoder = Decoder(cfg)
 
-  def __call__(self, tokens: Int[Array, 'B N']) -> Float[Array, 'B N V']:
+  def __call__(self, tokens: Int[Array, 'B N'],
+               at: Int[Array, 'B T'] | None = None) -> Float[Array, 'B T V']:
     """Teacher-forced logits: at n, of the token behind tokens[:, :n + 1].
 
     Padding on the right needs no mask: nothing before it sees it.
+
+    Args:
+      tokens: What is read.
+      at: The positions n whose logits are wanted; None: all.
     """
     b, n = tokens.shape
     position = jnp.broadcast_to(jnp.arange(n), (b, n))
     distance = position[:, :, None] - position[:, None]
     hidden, _ = self.extend(tokens, position, distance, distance >= 0,
                             lambda layer, block: block)
+    if at is not None:
+      hidden = jnp.take_along_axis(hidden, at[..., None], 1)
     return self.readout(hidden)
 
   def extend(self, tokens: Int[Array, 'B N'], position: Int[Array, 'B N'],
@@ -291,6 +298,26 @@ class Transformer(nn.Module):
     return cap(read(hidden), self.config.logit_soft_cap)
 
 
+def joined(inputs: Int[Array, 'B W'], lengths: Int[Array, 'B'],
+           targets: Int[Array, 'B T']
+           ) -> tuple[Int[Array, 'B N'], Int[Array, 'B T']]:
+  """Inputs with their targets behind them, and where each target is predicted.
+
+  With inputs of 1 and 2 tokens, and padding (.) that is never seen:
+
+    a .   x y        a x y      0 1
+    b c   z .   ->   b c z      1 2
+
+  The last target is not read: nothing is predicted from it.
+  """
+  width, room = inputs.shape[1], targets.shape[1]
+  slot = jnp.arange(width + room - 1)[None] - lengths[:, None]
+  behind = jnp.take_along_axis(targets, jnp.clip(slot, 0, room - 1), 1)
+  padded = jnp.pad(inputs, ((0, 0), (0, room - 1)))
+  return (jnp.where(slot < 0, padded, behind),
+          lengths[:, None] - 1 + jnp.arange(room)[None])
+
+
 @dataclasses.dataclass(frozen=True)
 class Gemma:
   """A decoder-only `LanguageModel`; the prompt is the prefix."""
@@ -307,6 +334,23 @@ class Gemma:
   def init_params(self, key: jax.Array) -> dict[str, Any]:
     """Random parameters in checkpoint layout."""
     return self.module.init(key, jnp.ones((1, 1), jnp.int32))['params']
+
+  def teacher_forced(self, params: dict[str, Any],
+                     batch: Mapping[str, Array], *,
+                     dropout: Key[Array, ''] | None = None
+                     ) -> Float[Array, 'B T V']:
+    """Logits of a batch's targets, each given the input and those before it.
+
+    Args:
+      params: Parameters in checkpoint layout.
+      batch: `inputs` [B, W], of which row b has `input_lengths[b]` >= 1
+        tokens, and `targets` [B, T], which go on where the input ends.
+      dropout: Not used: there is none.
+    """
+    del dropout
+    tokens, at = joined(*(
+        batch[name] for name in ('inputs', 'input_lengths', 'targets')))
+    return self.module.apply({'params': params}, tokens, at)
 
   def pack(self, params: dict[str, Any]) -> dict[str, Any]:
     """Checkpoint layout -> decode layout, matrices in activations' dtype."""

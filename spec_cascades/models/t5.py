@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, Callable
+from typing import Any, Callable, Mapping
 
 from flax import linen as nn
 from flax.linen import partitioning
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from spec_cascades import cache as cache_lib
 from spec_cascades import struct
@@ -348,6 +348,24 @@ class T5:
     """Random parameters in checkpoint layout."""
     token = jnp.ones((1, 1), jnp.int32)
     return self.module.init(key, token, token)['params']
+
+  def teacher_forced(self, params: dict[str, Any],
+                     batch: Mapping[str, Array], *,
+                     dropout: Key[Array, ''] | None = None
+                     ) -> Float[Array, 'B T V']:
+    """Logits of a batch's targets, each given those before it.
+
+    Args:
+      params: Parameters in checkpoint layout.
+      batch: `inputs` [B, W] that the encoder reads, 0 being padding, and
+        `targets` [B, T].
+      dropout: Of its noise; None: no dropout.
+    """
+    shifted = jnp.pad(batch['targets'][:, :-1], ((0, 0), (1, 0)))
+    rngs = {} if dropout is None else {'dropout': dropout}
+    return self.module.apply(
+        {'params': params}, batch['inputs'], shifted,
+        deterministic=dropout is None, rngs=rngs)
 
   def pack(self, params: dict[str, Any]) -> dict[str, Any]:
     """Checkpoint layout -> decode layout, matrices in activations' dtype."""

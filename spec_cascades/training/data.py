@@ -1,7 +1,9 @@
 """Batches of parallel text: a pure function of the seed and the step.
 
 A batch depends on nothing but (seed, step), so a run that resumes at a step
-sees what it would have seen.
+sees what it would have seen. It is the same for every family of models: inputs,
+and targets that end. What a model makes of it is its own `teacher_forced`: an
+encoder reads the inputs, or they are the prefix that the targets go on from.
 """
 from __future__ import annotations
 
@@ -10,11 +12,15 @@ import functools
 import json
 import pathlib
 import sys
+from typing import Any, Sequence
 
 import numpy as np
 
+from spec_cascades.evaluation import asking as asking_lib
 from spec_cascades.evaluation import examples
 from spec_cascades.evaluation import text
+
+TARGET = '{target}'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,95 +29,188 @@ class ParallelText:
 
   Attributes:
     directory: Holds train.jsonl, validation.jsonl and test.jsonl, as
-      scripts/build_corpus.py writes them.
-    vocabulary: Tokens of both languages.
+      scripts/build_corpus.py writes them; where a line has no
+      `near_duplicate`, it is none.
+    vocabulary: Tokens of both languages: a `text.Vocabulary`, or a
+      checkpoint's tokenizer.
     source: Key of the input text.
     target: Key of the output text.
+    asking: How an input is put to the model, and what ends an answer.
+    answer: Text of an answer; `{target}` stands for the output. Where a prompt
+      of words ends without a space, it begins with one.
     buckets: Widths of batches; a pair goes to the first that holds both sides.
       Longer pairs are left out.
-    cut: Inputs are cut there, in tokens with EOS; None leaves long ones out.
+    cut: Inputs are cut there, in tokens with EOS, which an encoder's have;
+      None leaves long ones out.
     target_width: Of targets, where inputs are much longer: then buckets are of
       inputs alone. Longer targets are left out.
     tokens_per_batch: Target slots of a batch, whatever its width.
     seed: Of the order.
   """
   directory: str
-  vocabulary: text.Vocabulary
+  vocabulary: Any
   source: str = 'en'
   target: str = 'de'
+  asking: asking_lib.Asking = asking_lib.Asking()
+  answer: str = TARGET
   buckets: tuple[int, ...] = (12, 16, 24, 32, 48, 64)
   cut: int | None = None
   target_width: int | None = None
   tokens_per_batch: int = 2048
   seed: int = 0
 
+  def __post_init__(self):
+    if not isinstance(self.answer, str) or self.answer.count(TARGET) != 1:
+      raise ValueError(f'Got the answer {self.answer!r}; it has to hold '
+                       f'{TARGET} once, which stands for the output.')
+
   def lines(self, split: str) -> list[dict]:
-    """The examples of a split as they are in its file."""
+    """The examples of a split as they are in its file.
+
+    Raises:
+      ValueError: There is no such file, or a text is missing in it.
+    """
     path = pathlib.Path(self.directory).expanduser() / f'{split}.jsonl'
     if not path.is_file():
       raise ValueError(f'No corpus at {path}; make it with '
-                       'scripts/build_corpus.py.')
+                       'scripts/build_corpus.py, or write one JSON object '
+                       f'a line with {self.source} and {self.target}.')
     with path.open(encoding='utf-8') as file:
-      return [json.loads(line) for line in file]
+      lines = [_parsed(line, f'{path}, line {i}')
+               for i, line in enumerate(file, 1)]
+    for i, line in enumerate(lines, 1):
+      if not all(isinstance(line.get(key), str)
+                 for key in (self.source, self.target)):
+        raise ValueError(f'{path}, line {i} has no text {self.source} or no '
+                         f'text {self.target}; its keys are '
+                         f'{", ".join(line)}.')
+    return lines
 
   @functools.cached_property
-  def train(self) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-    """Per bucket, padded sources and targets of the training split."""
+  def train(self) -> dict[int, dict[str, np.ndarray]]:
+    """The training split, see `bucketed`."""
     return self.bucketed('train')
 
-  def bucketed(self, split: str) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-    """Per bucket width, sources [n, width] and targets [n, width]."""
-    encode = self.vocabulary.model.encode
-    lines = self.lines(split)
-    sources, targets = (encode([line[key] for line in lines])
-                        for key in (self.source, self.target))
+  def bucketed(self, split: str) -> dict[int, dict[str, np.ndarray]]:
+    """Per bucket width W all pairs of a split, padded on the right.
+
+    Returns:
+      `inputs` [n, W] and `targets` [n, T] with 0 as padding, `input_lengths`
+      [n], and `weights` [n, T], 1 where a target is.
+    """
     groups = {width: [] for width in self.buckets}
-    for source, target in zip(sources, targets):
-      pair = source[:self.cut and self.cut - 1], target
-      longest = max(map(len, pair[:1] if self.target_width else pair)) + 1
+    for i, line in enumerate(self.lines(split), 1):
+      pair = (self.encode(line[self.source], f'{split}.jsonl, line {i}'),
+              self._answered(line[self.target]))
+      longest = max(map(len, pair[:1] if self.target_width else pair))
       width = next((w for w in self.buckets if longest <= w), None)
-      if width is not None and len(target) < self._target_width(width):
-        groups[width].append([[*side, text.EOS] for side in pair])
-    return {width: (text.pad([x for x, _ in pairs], width),
-                    text.pad([y for _, y in pairs], self._target_width(width)))
+      if width is not None and len(pair[1]) <= self._target_width(width):
+        groups[width].append(pair)
+    return {width: _padded(*zip(*pairs), width, self._target_width(width))
             for width, pairs in groups.items() if pairs}
 
   def _target_width(self, width: int) -> int:
     return self.target_width or width
 
-  def encode(self, source: str) -> list[int]:
-    """Tokens of an input as the model is given them."""
-    return examples.encode(self.vocabulary, source, limit=sys.maxsize,
-                           cut=self.cut)
+  def encode(self, source: str, what: str = 'The input') -> list[int]:
+    """Tokens of an input as the model is given them.
+
+    Raises:
+      ValueError: There are none, or there is no chat template.
+    """
+    asked = self.asking(self.vocabulary, source)
+    tokens = examples.encode(self.vocabulary, asked, limit=sys.maxsize,
+                             what=what, cut=self.cut)
+    if not tokens:
+      raise ValueError(f'{what} has no tokens; leave it out.')
+    return tokens
+
+  def _answered(self, target: str) -> list[int]:
+    """Tokens of an answer, its end among them."""
+    words = self.answer.replace(TARGET, target)
+    return [*self.vocabulary.bare(words), self.end]
+
+  @functools.cached_property
+  def end(self) -> int:
+    """The token that ends an answer."""
+    return self.asking.end_token(self.vocabulary)
+
+  def decode(self, tokens: Sequence[int]) -> str:
+    """The output in an answer's tokens: `answer` without what is around it."""
+    before, behind = self.answer.split(TARGET)
+    found = self.asking.answer(self.vocabulary, tokens)
+    return found.removeprefix(before).removesuffix(behind)
 
   def rows(self, width: int) -> int:
     """Examples in a batch of this width."""
     return max(1, self.tokens_per_batch // self._target_width(width))
 
   @property
+  def room(self) -> int:
+    """Most tokens of an input and its target together."""
+    widest = max(self.buckets)
+    return widest + self._target_width(widest)
+
+  @functools.cached_property
   def steps_per_epoch(self) -> int:
-    return sum(len(s) // self.rows(w) for w, (s, _) in self.train.items())
+    """Batches of the training split; ValueError if there is none."""
+    found = sum(len(x['inputs']) // self.rows(width)
+                for width, x in self.train.items())
+    if not found:
+      sizes = ', '.join(f'{len(x["inputs"])} of {width}'
+                        for width, x in self.train.items()) or 'none'
+      raise ValueError(
+          f'No batch of {self.tokens_per_batch} target tokens can be filled: '
+          f'pairs that fit, by bucket: {sizes}. Give wider buckets, fewer '
+          'tokens_per_batch, or more text.')
+    return found
 
   @functools.lru_cache(maxsize=2)
   def _plan(self, epoch: int) -> list[tuple[int, np.ndarray]]:
     """The batches of an epoch: widths and rows."""
     rng = np.random.default_rng((self.seed, epoch))
     plan = []
-    for width, (sources, _) in self.train.items():
-      order, rows = rng.permutation(len(sources)), self.rows(width)
-      whole = len(order) // rows * rows
+    for width, arrays in self.train.items():
+      count, rows = len(arrays['inputs']), self.rows(width)
+      order, whole = rng.permutation(count), count // rows * rows
       plan += [(width, part) for part in order[:whole].reshape(-1, rows)]
     return [plan[i] for i in rng.permutation(len(plan))]
 
   def batch(self, step: int) -> dict[str, np.ndarray]:
-    """Arrays `inputs`, `shifted`, `targets` [rows, width], of a step."""
+    """Some rows of a bucket, see `bucketed`: those of a step."""
     epoch, i = divmod(step, self.steps_per_epoch)
     width, rows = self._plan(epoch)[i]
-    sources, targets = self.train[width]
-    return as_batch(sources[rows], targets[rows])
+    return {name: x[rows] for name, x in self.train[width].items()}
 
 
-def as_batch(sources: np.ndarray, targets: np.ndarray) -> dict[str, np.ndarray]:
-  """What a T5 is trained on: targets, and the same moved right by one."""
-  shifted = np.pad(targets[:, :-1], ((0, 0), (1, 0)))
-  return dict(inputs=sources, shifted=shifted, targets=targets)
+def chunks(arrays: dict[str, np.ndarray], rows: int,
+           limit: int) -> list[dict[str, np.ndarray]]:
+  """The first pairs in order, `rows` at a time; what fills up has no weight."""
+  count, out = min(limit, len(arrays['inputs'])), []
+  for start in range(0, count, rows):
+    kept = np.arange(start, start + rows) < count
+    chosen = np.minimum(np.arange(start, start + rows), count - 1)
+    part = {name: x[chosen] for name, x in arrays.items()}
+    part['weights'] *= kept[:, None].astype(np.float32)
+    out.append(part)
+  return out
+
+
+def _parsed(line: str, where: str) -> dict:
+  try:
+    found = json.loads(line)
+  except ValueError as error:
+    raise ValueError(f'{where} is not JSON ({error}).') from None
+  if not isinstance(found, dict):
+    raise ValueError(f'{where} is no JSON object; give one a line.')
+  return found
+
+
+def _padded(inputs, targets, width, target_width) -> dict[str, np.ndarray]:
+  lengths = np.array([len(row) for row in targets])
+  weights = np.arange(target_width)[None] < lengths[:, None]
+  return dict(
+      inputs=text.pad(inputs, width),
+      input_lengths=np.array([len(row) for row in inputs], np.int32),
+      targets=text.pad(targets, target_width),
+      weights=weights.astype(np.float32))

@@ -16,10 +16,12 @@ from typing import Callable
 
 import numpy as np
 
-from spec_cascades.checkpoints import native
+from spec_cascades import checkpoints
 from spec_cascades.data import files
+from spec_cascades.evaluation import pairs
 from spec_cascades.training import data
 from spec_cascades.training import quality
+from spec_cascades.training import start
 
 
 def distill(corpus: data.ParallelText, verifier: str, output: str, *,
@@ -32,7 +34,7 @@ def distill(corpus: data.ParallelText, verifier: str, output: str, *,
   Args:
     corpus: What to translate. Pairs longer than its widest bucket are left
       out, as they are in training.
-    verifier: A model directory.
+    verifier: A checkpoint of any format.
     output: The new corpus; its validation and test splits are the old ones.
     sentences: Training sentences to translate, chosen at random; None is all.
     chunk: Sentences between writes.
@@ -46,16 +48,15 @@ def distill(corpus: data.ParallelText, verifier: str, output: str, *,
   if sentences is not None and sentences < 1:
     raise ValueError(f'Got {sentences} sentences; allowed: 1 or more, or None '
                      'for all.')
-  lm, params, vocabulary = native.load(verifier)
-  if vocabulary.model.serialized_model_proto() != (
-      corpus.vocabulary.model.serialized_model_proto()):
-    raise ValueError(f'The vocabularies of {verifier} and of the corpus '
-                     'differ; distil with the model trained on it.')
+  found = checkpoints.load(verifier)
+  lm, params, _ = found
+  start.check(lm, corpus, _room(corpus, max(corpus.buckets)))
+  start.check_words(verifier, found, corpus.vocabulary)
   folder = pathlib.Path(output).expanduser()
   folder.mkdir(parents=True, exist_ok=True)
   lines = _chosen(corpus, sentences, seed)
   texts = json.dumps(lines, sort_keys=True).encode()
-  call = dict(verifier=native.digest(verifier), chunk=chunk,
+  call = dict(verifier=pairs.digest(verifier), chunk=chunk,
               lines=hashlib.sha256(texts).hexdigest())
   _claim(folder / 'call.json', call)
   for split in ('validation', 'test'):
@@ -63,11 +64,11 @@ def distill(corpus: data.ParallelText, verifier: str, output: str, *,
                 folder / f'{split}.jsonl')
   parts, began = range(0, len(lines), chunk), time.time()
   todo = [i for i in parts if not _part(folder, i).is_file()]
-  for done, start in enumerate(todo, 1):
-    files.write_atomically(_part(folder, start), _translated(
-        lm, params, corpus, lines[start:start + chunk], batch))
+  for done, first in enumerate(todo, 1):
+    files.write_atomically(_part(folder, first), _translated(
+        lm, params, corpus, lines[first:first + chunk], batch))
     left = (len(todo) - done) * (time.time() - began) / done
-    log(f'{min(start + chunk, len(lines))}/{len(lines)} sentences  '
+    log(f'{min(first + chunk, len(lines))}/{len(lines)} sentences  '
         f'left {left / 60:.0f} min')
   files.write_atomically(folder / 'train.jsonl', ''.join(
       _part(folder, i).read_text(encoding='utf-8') for i in parts))
@@ -91,12 +92,16 @@ def _translated(lm, params, corpus, lines, batch):
             if low < len(encode(line[corpus.source])) <= width]
     found = quality.translate(
         lm, params, corpus, [lines[i][corpus.source] for i in rows],
-        width=width, max_length=min(2 * width, max(corpus.buckets) + 8),
-        batch=batch)
+        width=width, max_length=_room(corpus, width), batch=batch)
     out |= dict(zip(rows, found))
   return ''.join(
       json.dumps({**line, corpus.target: out[i]}, ensure_ascii=False) + '\n'
       for i, line in enumerate(lines))
+
+
+def _room(corpus, width):
+  """Tokens of a translation at most."""
+  return min(2 * width, max(corpus.buckets) + 8)
 
 
 def _claim(path, call):

@@ -1,20 +1,24 @@
 """A training run as a model directory, with its measured quality."""
 from __future__ import annotations
 
-import pathlib
 from typing import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from spec_cascades import check
+from spec_cascades.checkpoints import converting
 from spec_cascades.checkpoints import native
 from spec_cascades.evaluation import examples
 from spec_cascades.evaluation import qualities
 from spec_cascades.training import loop
 from spec_cascades.training import quality
+from spec_cascades.training import start
 
 
 def export(run: loop.Run, output: str, *, dtype: str = 'bfloat16',
+           sentences: int | None = None,
            log: Callable[[str], None] = print) -> dict[str, float]:
   """Writes the newest checkpoint of a run and measures what was written.
 
@@ -26,13 +30,16 @@ def export(run: loop.Run, output: str, *, dtype: str = 'bfloat16',
     run: The training run.
     output: The directory to write.
     dtype: Of the weights written.
+    sentences: Texts of each set to decode, chosen at random; None is all.
     log: Receives one line per figure.
 
   Raises:
     ValueError: There is no checkpoint.
   """
+  if sentences is not None:
+    check.interval('sentences', sentences, 1, 10**9, whole=True)
   lm, corpus = run.lm, run.corpus
-  params, step = loop.restore_params(run.model_dir)
+  params, step = start.restore(run.model_dir)
   params = jax.tree.map(
       lambda x: jnp.asarray(x, dtype).astype(jnp.float32), params)
   metric = qualities.make(run.recipe.metric)
@@ -41,16 +48,19 @@ def export(run: loop.Run, output: str, *, dtype: str = 'bfloat16',
     sets['software_docs'] = [(x.source, x.reference) for x in examples.read()]
   figures = dict(step=step)
   for name, chosen in sets.items():
+    order = np.random.default_rng(0).permutation(len(chosen))[:sentences]
+    chosen = [chosen[i] for i in sorted(order)]
     sources = [source for source, _ in chosen]
     longest = max(len(corpus.encode(x)) for x in sources)
     found = quality.translate(lm, params, corpus, sources,
                               width=max(longest, *corpus.buckets, 1),
-                              max_length=run.recipe.max_length)
+                              max_length=run.recipe.max_length,
+                              batch=run.recipe.eval_batch)
     score = metric(found, [(target,) for _, target in chosen])
     figures[f'{metric.name.lower()}_{name}'] = round(score, 2)
     log(f'{name}: {metric.name} {score:.2f} on {len(chosen)} texts')
-  native.save(output, lm, params, pathlib.Path(
-      corpus.vocabulary.path).expanduser(), dtype,
+  native.save(output, lm, params, None, dtype,
+              words=converting.files_of(corpus.vocabulary),
               max_input_length=max(corpus.buckets), info=figures)
   log(f'wrote {output}')
   return figures

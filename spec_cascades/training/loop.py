@@ -13,11 +13,11 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from spec_cascades.checkpoints import native
+from spec_cascades.checkpoints import converting
 from spec_cascades.checkpoints import orbax
 from spec_cascades.training import data as data_lib
-from spec_cascades.training import grow
 from spec_cascades.training import quality
+from spec_cascades.training import start
 from spec_cascades.training import train_step
 
 # Of an array in a checkpoint: compressed, each, so that it is read whole.
@@ -41,7 +41,8 @@ class Recipe:
     eval_sentences: Validation sentences without a near-duplicate in train
       that are decoded for it.
     eval_batch: Sentences per decoded batch.
-    max_length: Decoded tokens of a sentence at most.
+    max_length: Decoded tokens of a sentence at most, the one that begins or
+      precedes it included.
     keep: Checkpoints kept.
   """
   steps: int = 10_000
@@ -64,13 +65,13 @@ class Run:
   """What is trained, on what, where and how.
 
   Attributes:
-    lm: A `LanguageModel` with `module` and `init_params`.
+    lm: A `LanguageModel` with `init_params` and `teacher_forced`.
     corpus: Where batches come from.
     model_dir: Checkpoints and metrics; made if absent.
     recipe: Numbers of the run.
-    init_from: Another run's model_dir, or a model directory, to start from; a
-      shallower model is stacked. Random parameters if None.
-    teacher: A model directory; the loss is then KL to its predictions.
+    init_from: Weights to start from: a checkpoint of any format, or another
+      run's model_dir; a shallower T5 is stacked. Random parameters if None.
+    teacher: A checkpoint of any format; the loss is then KL to its predictions.
   """
   lm: Any
   corpus: data_lib.ParallelText
@@ -92,24 +93,24 @@ def train(run: Run, *, log: Callable[[str], None] = print
     log: Receives lines of progress.
 
   Raises:
-    ValueError: The vocabulary does not fit the model, a loss is not finite.
+    ValueError: Texts that the model can't be trained on, weights or a
+      teacher that don't fit it, a loss that is not finite.
   """
   corpus, recipe = run.corpus, run.recipe
-  if corpus.vocabulary.size != run.lm.vocab_size:
-    raise ValueError(f'The vocabulary has {corpus.vocabulary.size} pieces, the '
-                     f'model {run.lm.vocab_size}: make them equal.')
+  start.check(run.lm, corpus, recipe.max_length)
+  corpus.batch(0)                      # there is one, or this says why not
+  teacher, guide = _teacher(run)
   folder = pathlib.Path(run.model_dir).expanduser().absolute()
   folder.mkdir(parents=True, exist_ok=True)
   optimizer = train_step.adafactor(train_step.schedule(
       peak=recipe.peak, warmup=recipe.warmup, total=recipe.steps,
       cooldown=recipe.cooldown))
-  teacher, guide = _teacher(run)
   update = train_step.Update(run.lm, optimizer, seed=recipe.seed,
                              teacher=teacher)
   options = ocp.CheckpointManagerOptions(max_to_keep=recipe.keep)
-  with ocp.CheckpointManager(folder / 'checkpoints', options=options) as saves:
+  with ocp.CheckpointManager(folder / start.SAVES, options=options) as saves:
     state = _start(run, update, saves, log)
-    orbax.describe(folder, run.lm, corpus.vocabulary.path)
+    orbax.describe(folder, run.lm, converting.files_of(corpus.vocabulary))
     return _run(update, state, guide, corpus, saves, recipe, folder, log)
 
 
@@ -125,43 +126,15 @@ def _start(run, update, saves, log):
   if run.init_from is None:
     return fresh()
   log(f'starting from {run.init_from}')
-  params = grow.stack(_source(run.init_from), run.lm.init_params(key))
-  return update.init(params)
+  return update.init(start.params(run.init_from, run.lm, key))
 
 
 def _teacher(run):
   """The teacher and its parameters, on the device once; None without one."""
   if run.teacher is None:
     return None, None
-  lm, params, vocabulary = native.load(run.teacher)
-  if vocabulary.model.serialized_model_proto() != (
-      run.corpus.vocabulary.model.serialized_model_proto()):
-    raise ValueError(f'The vocabularies of {run.teacher} and of the corpus '
-                     'differ; a teacher must share its student\'s.')
+  lm, params = start.teacher(run.teacher, run.lm, run.corpus.vocabulary)
   return lm, jax.device_put(params)
-
-
-def _source(path):
-  """Parameters of a model directory or of a training run."""
-  folder = pathlib.Path(path).expanduser()
-  if (folder / native.CONFIG).is_file():
-    return native.load(folder)[1]
-  return restore_params(path)[0]
-
-
-def restore_params(model_dir: str) -> tuple[Any, int]:
-  """Parameters of the newest checkpoint of a run, as numpy arrays; its step.
-
-  Raises:
-    ValueError: There is no checkpoint.
-  """
-  folder = pathlib.Path(model_dir).expanduser().absolute() / 'checkpoints'
-  with ocp.CheckpointManager(folder) as saves:
-    newest = saves.latest_step()
-    if newest is None:
-      raise ValueError(f'No checkpoint under {folder}; train the model first.')
-    state = saves.restore(newest, args=ocp.args.StandardRestore())
-  return jax.tree.map(np.asarray, state['params']), newest
 
 
 def saved(state: Any) -> ocp.args.StandardSave:

@@ -7,33 +7,34 @@ from jaxtyping import Array, Float, Int
 
 
 def cross_entropy(logits: Float[Array, 'B N V'], targets: Int[Array, 'B N'],
-                  *, z_loss: float = 0.0) -> tuple[Array, Array]:
-  """Sum over the targets that are not padding (0), and their number.
+                  weights: Float[Array, 'B N'], *, z_loss: float = 0.0
+                  ) -> tuple[Array, Array]:
+  """Weighted sum over the targets, and the sum of the weights.
 
   Args:
     logits: Unnormalised log-probabilities, float32.
-    targets: Token ids; 0 is padding and carries no loss.
+    targets: Token ids.
+    weights: 1 for a target, 0 for padding, which carries no loss.
     z_loss: Weight of log(Z)^2, which keeps the normaliser near 1.
 
   Returns:
     The summed loss in nats and the number of tokens.
   """
-  weight = (targets > 0).astype(jnp.float32)
   log_z = jax.nn.logsumexp(logits, -1)
   score = jnp.take_along_axis(logits, targets[..., None], -1)[..., 0]
   loss = log_z - score + z_loss * jnp.square(log_z)
-  return (loss * weight).sum(), weight.sum()
+  return (loss * weights).sum(), weights.sum()
 
 
 def forward_kl(logits: Float[Array, 'B N V'], teacher: Float[Array, 'B N V'],
-               targets: Int[Array, 'B N'], *, z_loss: float = 0.0
+               weights: Float[Array, 'B N'], *, z_loss: float = 0.0
                ) -> tuple[Array, Array, Array]:
-  """Sum of KL(p || q) over the targets that are not padding, and their number.
+  """Weighted sum of KL(p || q) over positions, and the sum of the weights.
 
   Args:
     logits: Of the student, q; float32.
     teacher: Of the teacher, p; float32.
-    targets: Token ids; 0 is padding and carries no loss.
+    weights: 1 where a target is, 0 for padding, which carries no loss.
     z_loss: Weight of the student's log(Z)^2.
 
   Returns:
@@ -42,9 +43,9 @@ def forward_kl(logits: Float[Array, 'B N V'], teacher: Float[Array, 'B N V'],
 
   Reference: Zhou et al. (2024), DistillSpec, https://arxiv.org/abs/2310.08461
   """
-  weight = (targets > 0).astype(jnp.float32)
   log_z = jax.nn.logsumexp(logits, -1)
   log_p, log_q = jax.nn.log_softmax(teacher), logits - log_z[..., None]
   loss = (jnp.exp(log_p) * (log_p - log_q)).sum(-1) + z_loss * jnp.square(log_z)
-  agree = (jnp.argmax(logits, -1) == jnp.argmax(teacher, -1)) & (targets > 0)
-  return (loss * weight).sum(), weight.sum(), agree.sum(dtype=jnp.float32)
+  agree = jnp.argmax(logits, -1) == jnp.argmax(teacher, -1)
+  agree = agree.astype(jnp.float32) * weights
+  return (loss * weights).sum(), weights.sum(), agree.sum()

@@ -11,11 +11,13 @@ from spec_cascades import decode
 from spec_cascades import targets
 from spec_cascades import warp
 from spec_cascades.drafters import null
+from spec_cascades.evaluation import pairs as pairs_lib
+from spec_cascades.evaluation import programs
 from spec_cascades.evaluation import qualities
-from spec_cascades.evaluation import text
 from spec_cascades.training import data as data_lib
 
 Pair = tuple[str, str]
+MEASURED = 64                          # examples of a bucket, for the loss
 
 
 def translate(lm: Any, params: Any, corpus: data_lib.ParallelText,
@@ -26,26 +28,30 @@ def translate(lm: Any, params: Any, corpus: data_lib.ParallelText,
   Args:
     lm: A `LanguageModel`.
     params: Its parameters in checkpoint layout.
-    corpus: What the model is trained on: its vocabulary and its cut.
-    sources: Texts of at most `width` tokens, EOS included.
-    width: Encoder length.
-    max_length: Decoder tokens at most, the start token included.
+    corpus: What the model is trained on: its vocabulary, and how it is asked.
+    sources: Texts that make inputs of at most `width` tokens.
+    width: Of the inputs.
+    max_length: Tokens of an output at most, with the one that it begins with
+      or follows.
     batch: Rows of a call.
 
   Raises:
     ValueError: A text is longer than `width`.
   """
-  spec = decode.GenSpecSample(lm, null.Null(), max_length)
-  packed, out = lm.pack(params), []
+  make, packed, out = pairs_lib.prompt_of(lm), lm.pack(params), []
   rows = [corpus.encode(source) for source in sources]
   for start in range(0, len(rows), batch):
     part = rows[start:start + batch]
-    filled = part + [[text.EOS]] * (batch - len(part))
-    state = spec(packed, None, text.encoder_prompt(filled, width),
-                 decode.row_keys(0, range(batch)), targets.Lossless(),
-                 warp.Warp(0.0))
-    tokens = np.asarray(state.tokens)[:len(part)]
-    out += [corpus.vocabulary.decode(row[1:]) for row in tokens]
+    prompt = make(part + [[corpus.end]] * (batch - len(part)), width)
+    spec = decode.GenSpecSample(
+        lm, null.Null(), prompt.prefix.shape[1] - 1 + max_length,
+        eos=corpus.end)
+    state = spec(packed, None, prompt, decode.row_keys(0, range(batch)),
+                 targets.Lossless(), warp.Warp(0.0))
+    starts = np.asarray(prompt.prefix_lengths)[:len(part)].tolist()
+    # A short prompt leaves room for more than a long one does.
+    out += [corpus.decode(tokens[:max_length - 1])
+            for tokens, *_ in programs.outputs_of(state, starts)]
   return out
 
 
@@ -75,14 +81,14 @@ class Validation:
     self.pairs = [self.pairs[i] for i in order[:sentences]]
 
   @functools.cached_property
-  def _groups(self):
-    return self.corpus.bucketed(self.split)
+  def _batches(self):
+    return [batch for width, x in self.corpus.bucketed(self.split).items()
+            for batch in data_lib.chunks(x, self.corpus.rows(width), MEASURED)]
 
   def __call__(self, params: Any) -> dict[str, float]:
     """Loss in nats per token, and the quality under the metric's name."""
     total = count = 0.
-    for sources, targets_ in self._groups.values():
-      batch = data_lib.as_batch(sources[:64], targets_[:64])
+    for batch in self._batches:
       loss, tokens = self.loss(params, batch)
       total += float(loss) * float(tokens)
       count += float(tokens)
@@ -102,5 +108,5 @@ def distinct_pairs(corpus: data_lib.ParallelText, split: str) -> list[Pair]:
   """Pairs of a split that train has no near-duplicate of and that fit."""
   widest = max(corpus.buckets)
   pairs = [(x[corpus.source], x[corpus.target]) for x in corpus.lines(split)
-           if not x['near_duplicate']]
+           if not x.get('near_duplicate')]
   return [pair for pair in pairs if len(corpus.encode(pair[0])) <= widest]

@@ -44,6 +44,8 @@ class Update:
 
   With a `teacher`, the loss is KL(p || q) to its predictions for the same
   prefixes. Its parameters are an argument of the call, in checkpoint layout.
+  A batch is one of `data.ParallelText`; what a model makes of it is the
+  model's own `teacher_forced`.
 
   Hashed by identity: make one and jit it once.
   """
@@ -62,29 +64,25 @@ class Update:
     Dropout is on where `step` is given; its noise is a function of the step.
     """
     total, count = losses.cross_entropy(
-        self._logits(params, batch, step), batch['targets'],
+        self._logits(params, batch, step), batch['targets'], batch['weights'],
         z_loss=0.0 if step is None else self.z_loss)
     return total / jnp.maximum(count, 1), count
 
   def distance(self, params: Any, batch: dict[str, jax.Array], *, step,
                teacher: Any):
     """Mean KL to the teacher, the number of tokens, the share that agrees."""
-    p = self.teacher.module.apply(
-        {'params': teacher}, batch['inputs'], batch['shifted'],
-        deterministic=True)
     total, count, agree = losses.forward_kl(
-        self._logits(params, batch, step), p, batch['targets'],
+        self._logits(params, batch, step),
+        self.teacher.teacher_forced(teacher, batch), batch['weights'],
         z_loss=self.z_loss)
     many = jnp.maximum(count, 1)
     return total / many, (count, agree / many)
 
   def _logits(self, params, batch, step):
-    rngs = {}
+    noise = None
     if step is not None:
-      rngs['dropout'] = jax.random.fold_in(jax.random.key(self.seed), step)
-    return self.lm.module.apply(
-        {'params': params}, batch['inputs'], batch['shifted'],
-        deterministic=step is None, rngs=rngs)
+      noise = jax.random.fold_in(jax.random.key(self.seed), step)
+    return self.lm.teacher_forced(params, batch, dropout=noise)
 
   def __call__(self, state: TrainState, batch: dict[str, jax.Array],
                teacher: Any = None):

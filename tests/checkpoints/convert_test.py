@@ -17,8 +17,10 @@ from spec_cascades import checkpoints
 from spec_cascades.checkpoints import (
     converting, hub_config, hub_writing, loading, native, tensors)
 from spec_cascades.data import tokenizers
+from spec_cascades.data import words
 from spec_cascades.evaluation import examples, pairs
 from spec_cascades.models import gemma
+from tests import ggufs
 from tests.checkpoints import hubs
 from tests.models import tiny
 
@@ -234,6 +236,30 @@ def test_the_longest_input_is_kept(tmp_path, vocabulary):
   for place in 'cd':                           # theirs do not say
     pair = pairs.load(str(tmp_path / place), None)
     assert pair.max_input_length == loading.DEFAULT_MAX_INPUT
+
+
+@pytest.mark.parametrize('says', [
+    ggufs.sentencepiece(), ggufs.byte_level(),
+    ggufs.byte_level() | {'tokenizer.ggml.add_bos_token': True,
+                          'tokenizer.ggml.add_eos_token': True}],
+                         ids=['sentencepiece', 'bytes', 'bytes_and_ends'])
+def test_a_tokenizers_own_files_make_the_same_one(tmp_path, says):
+  pytest.importorskip('tokenizers')
+  path = ggufs.make(tmp_path / 'x.gguf', 'llama', says)
+  want = checkpoints.source_of(path).tokenizer()
+  if isinstance(want.words, words.SentencePiece):
+    want = dataclasses.replace(want, words=dataclasses.replace(
+        want.words, added=('<one>', '<two>')))
+  (tmp_path / 'words').mkdir()
+  for name, content in converting.files_of(want).items():
+    (tmp_path / 'words' / name).write_bytes(content)
+  found = tokenizers.of_directory(tmp_path / 'words')
+  kept = lambda x: {f.name: getattr(x, f.name) for f in dataclasses.fields(x)
+                    if f.name != 'words'}
+  assert kept(found) == kept(want) and found.size == want.size
+  for line in ('the and in', ' the <one>', 'Größe'):
+    assert found.encode(line) == want.encode(line)
+    assert found.decode(found.bare(line)) == want.decode(want.bare(line))
 
 
 def test_a_conversion_that_fails_leaves_nothing(tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ import orbax.checkpoint as ocp
 import pytest
 
 from spec_cascades.checkpoints import (
-    gguf_config, gguf_file, loading, orbax, t5x)
+    gguf_config, gguf_file, loading, native, orbax, t5x)
 from spec_cascades.models import gemma, t5
 from spec_cascades.training import loop
 from tests import ggufs
@@ -76,7 +76,8 @@ def write_gemma(place, _, config=WIDE):
 def write_run(place, _, config=WIDE_T5):
   """As the training loop saves it."""
   lm = t5.T5(config)
-  orbax.describe(place, lm, tinypair.make_vocabulary(place))
+  words = tinypair.make_vocabulary(place).read_bytes()
+  orbax.describe(place, lm, {native.VOCABULARY: words})
   state = dict(step=np.int32(3), params=nested(lm))
   with ocp.CheckpointManager(place / 'checkpoints') as saves:
     saves.save(3, args=loop.saved(state))

@@ -28,7 +28,7 @@ def run(tmp_path_factory):
   folder = tmp_path_factory.mktemp('run')
   vocabulary = tinypair.make_vocabulary(tmp_path_factory.mktemp('words'))
   lm = t5.T5(t5.T5Config(vocab_size=tinypair.PIECES, **SIZES))
-  orbax.describe(folder, lm, vocabulary)
+  orbax.describe(folder, lm, {native.VOCABULARY: vocabulary.read_bytes()})
   with ocp.CheckpointManager(folder / 'checkpoints') as saves:
     for step in (8, 12):
       params = tiny.params_of(lm, step)

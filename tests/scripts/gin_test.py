@@ -78,9 +78,10 @@ def test_values_may_be_words():
   parser = _cli.Parser()
   _, bindings = _cli.parse(parser, [
       '--gin.A=runs/x y', '--gin.B=3', '--gin.C=(1, 2)', '--gin.D=@f()',
-      '--gin.E=None', "--gin.F='q'"])
+      '--gin.E=None', "--gin.F='q'", '--gin.G={source} is', "--gin.H={'x': 1}"])
   assert bindings == ["A = 'runs/x y'", 'B = 3', 'C = (1, 2)', 'D = @f()',
-                      'E = None', "F = 'q'"]
+                      'E = None', "F = 'q'", "G = '{source} is'",
+                      "H = {'x': 1}"]
 
 
 @pytest.mark.parametrize('path', sorted((ROOT / 'configs').glob('*.py')),

@@ -35,8 +35,9 @@ def test_an_epoch_shows_every_pair_once(corpus):
   for step in range(corpus.steps_per_epoch):
     batch = corpus.batch(step)
     assert batch['inputs'].shape == batch['targets'].shape
+    assert batch['weights'].shape == batch['targets'].shape
     seen += [tuple(row) for row in batch['inputs']]
-  held = [tuple(row) for sources, _ in corpus.train.values() for row in sources]
+  held = [tuple(row) for x in corpus.train.values() for row in x['inputs']]
   assert len(seen) == len(set(seen))
   assert set(seen) <= set(held)
   left = len(held) - len(seen)
@@ -56,12 +57,12 @@ def test_a_batch_depends_on_seed_and_step_alone(corpus):
       for i in range(3))
 
 
-def test_targets_are_shifted_and_end(corpus):
+def test_targets_end_and_padding_has_no_weight(corpus):
   batch = corpus.batch(0)
-  np.testing.assert_array_equal(
-      batch['shifted'][:, 1:], batch['targets'][:, :-1])
-  assert (batch['shifted'][:, 0] == 0).all()
   assert ((batch['targets'] == text.EOS).sum(1) == 1).all()
+  np.testing.assert_array_equal(batch['weights'], batch['targets'] > 0)
+  np.testing.assert_array_equal(batch['input_lengths'],
+                                (batch['inputs'] > 0).sum(1))
 
 
 def test_a_missing_corpus_is_explained(corpus, tmp_path):
@@ -74,7 +75,8 @@ def test_long_inputs_are_cut_and_targets_have_a_width_of_their_own(corpus):
   short = data.ParallelText(
       corpus.directory, corpus.vocabulary, buckets=(8, 10), cut=10,
       target_width=30, tokens_per_batch=120)
-  (sources, targets), = short.train.values()     # not one of 8 tokens
+  arrays, = short.train.values()                 # not one of 8 tokens
+  sources, targets = arrays['inputs'], arrays['targets']
   assert sources.shape[1] == 10 and targets.shape[1] == 30
   assert (sources[:, -1] == text.EOS).all()
   encoded = {tuple(short.encode(line['en'])) for line in short.lines('train')}

@@ -28,6 +28,7 @@ from spec_cascades.training import data
 from spec_cascades.training import export
 from spec_cascades.training import grow
 from spec_cascades.training import loop
+from spec_cascades.training import start
 from spec_cascades.training import train_step
 from training.data_test import write_corpus
 
@@ -81,7 +82,7 @@ def test_checkpoints_are_written_in_chunks(whole, tmp_path, monkeypatch):
   with ocp.CheckpointManager(tmp_path / 'checkpoints') as saves:
     saves.save(12, args=loop.saved(state))
     saves.wait_until_finished()
-  found, step = loop.restore_params(tmp_path)
+  found, step = start.restore(tmp_path)
   assert step == 12
   jax.tree.map(np.testing.assert_array_equal, found, state.params)
   item = tmp_path / 'checkpoints/12/default'
@@ -140,7 +141,7 @@ loop.Run.model_dir = {str(tmp_path / 'run')!r}
   result = subprocess.run(command, env=environment, capture_output=True,
                           text=True, timeout=300, check=False)
   assert result.returncode == 0, result.stderr
-  params, step = loop.restore_params(str(tmp_path / 'run'))
+  params, step = start.restore(str(tmp_path / 'run'))
   assert step == 12
   for got, want in zip(jax.tree.leaves(params),
                        jax.tree.leaves(whole[1].params)):
@@ -156,7 +157,7 @@ def test_a_vocabulary_of_another_size_is_refused(corpus, tmp_path):
 
 def test_no_checkpoint_is_explained(tmp_path):
   with pytest.raises(ValueError, match='No checkpoint'):
-    loop.restore_params(str(tmp_path))
+    start.restore(str(tmp_path))
 
 
 def test_export_writes_a_model_that_loads(corpus, whole, tmp_path):

@@ -12,7 +12,8 @@ def test_cross_entropy_equals_float64(z_loss):
   logits = np.asarray(jax.random.normal(jax.random.key(0), (3, 4, 7))) * 5
   targets = np.array([[1, 2, 0, 0], [6, 5, 4, 3], [0, 0, 0, 0]])
   total, count = losses.cross_entropy(
-      jnp.asarray(logits), jnp.asarray(targets), z_loss=z_loss)
+      jnp.asarray(logits), jnp.asarray(targets),
+      jnp.asarray(targets > 0, jnp.float32), z_loss=z_loss)
   want, wide = 0., logits.astype(np.float64)
   for b, n in zip(*np.nonzero(targets)):
     log_z = np.log(np.exp(wide[b, n]).sum())
@@ -28,7 +29,8 @@ def test_forward_kl_equals_float64(z_loss):
   q[0, 0, 3] = p[0, 0, 3] = 30                     # they agree here at least
   targets = np.array([[1, 2, 0, 0], [6, 5, 4, 3], [0, 0, 0, 0]])
   total, count, agree = losses.forward_kl(
-      *map(jnp.asarray, (q, p, targets)), z_loss=z_loss)
+      *map(jnp.asarray, (q, p, (targets > 0).astype(np.float32))),
+      z_loss=z_loss)
   law = lambda x: np.exp(x) / np.exp(x).sum()
   want, same, wide = 0., 0, (q.astype(np.float64), p.astype(np.float64))
   for at in zip(*np.nonzero(targets)):
@@ -42,6 +44,7 @@ def test_forward_kl_equals_float64(z_loss):
 
 def test_padding_carries_no_gradient():
   logits = jax.random.normal(jax.random.key(0), (1, 3, 5))
-  targets = jnp.array([[2, 0, 3]])
-  grad = jax.grad(lambda x: losses.cross_entropy(x, targets)[0])(logits)
+  targets, weights = jnp.array([[2, 1, 3]]), jnp.array([[1., 0., 1.]])
+  grad = jax.grad(
+      lambda x: losses.cross_entropy(x, targets, weights)[0])(logits)
   assert (grad[0, 1] == 0).all() and (grad[0, 0] != 0).any()

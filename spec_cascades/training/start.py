@@ -1,0 +1,168 @@
+"""What a run starts from: weights that are there, in any format."""
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from typing import Any, Mapping
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+
+from spec_cascades import checkpoints
+from spec_cascades.checkpoints import loading
+from spec_cascades.checkpoints import native
+from spec_cascades.evaluation import pairs
+from spec_cascades.models import t5
+from spec_cascades.training import data
+from spec_cascades.training import grow
+
+SAVES = 'checkpoints'                  # of a run, under its model_dir
+
+
+def model(path: str, changes: Mapping[str, Any] | None = None) -> Any:
+  """The model of a checkpoint, to train on; reads no weights.
+
+  Args:
+    path: Anything that `checkpoints.load` reads.
+    changes: Fields of its configuration to change, such as
+      `{'dropout_rate': 0.1}` or `{'dtype': 'bfloat16'}`.
+
+  Raises:
+    ValueError: There is no such model, or no such field.
+  """
+  source = checkpoints.source_of(path)
+  check_family(source.lm if source.tokens is None else None, path)
+  known, changes = vars(source.lm.config), dict(changes or {})
+  wrong = sorted(set(changes) - set(known))
+  if wrong:
+    raise ValueError(
+        f'{path} is a {type(source.lm).__name__}, which has no '
+        f'{", ".join(wrong)}; allowed: {", ".join(sorted(known))}.')
+  config = dataclasses.replace(source.lm.config, **changes)
+  return dataclasses.replace(source.lm, config=config)
+
+
+def vocabulary(path: str) -> Any:
+  """The tokenizer of a checkpoint; ValueError if it has none."""
+  source = checkpoints.source_of(path)
+  found = source.tokenizer and source.tokenizer()
+  if found is None:
+    raise ValueError(f'{path} holds no tokenizer; put its tokenizer.json or '
+                     'SentencePiece model beside the weights.')
+  return found
+
+
+def params(path: str, lm: Any, key: jax.Array) -> Any:
+  """Parameters of `lm` with a checkpoint's contents, in checkpoint layout.
+
+  Args:
+    path: A checkpoint, or another run's model_dir.
+    lm: The model; it may be deeper than the checkpoint's, see `grow`.
+    key: Of what the checkpoint has nothing for.
+
+  Raises:
+    ValueError: It does not fit the model.
+  """
+  if (pathlib.Path(path).expanduser() / SAVES).is_dir():
+    found = restore(path)[0]
+  else:
+    loaded = checkpoints.load(path)
+    _check_same_family(loaded.lm, lm, path)
+    found = loaded.params
+  want = jax.eval_shape(lm.init_params, key)
+  shapes = lambda tree: jax.tree.map(np.shape, tree)
+  if shapes(found) == shapes(want):
+    return found
+  return grow.stack(found, lm.init_params(key))
+
+
+def restore(model_dir: str) -> tuple[Any, int]:
+  """Parameters of the newest checkpoint of a run, as numpy arrays; its step.
+
+  Raises:
+    ValueError: There is no checkpoint.
+  """
+  folder = pathlib.Path(model_dir).expanduser().absolute() / SAVES
+  with ocp.CheckpointManager(folder) as saves:
+    newest = saves.latest_step()
+    if newest is None:
+      raise ValueError(f'No checkpoint under {folder}; train the model first.')
+    state = saves.restore(newest, args=ocp.args.StandardRestore())
+  return jax.tree.map(np.asarray, state['params']), newest
+
+
+def teacher(path: str, lm: Any, words: Any) -> tuple[Any, Any]:
+  """A teacher of `lm` and its parameters.
+
+  Args:
+    path: A checkpoint of any format.
+    lm: The student.
+    words: The student's vocabulary.
+
+  Raises:
+    ValueError: They are not of one family or of one vocabulary.
+  """
+  found = checkpoints.load(path)
+  _check_same_family(found.lm, lm, path)
+  check_words(path, found, words)
+  if found.lm.vocab_size != lm.vocab_size:
+    raise ValueError(f'{path} has {found.lm.vocab_size} embeddings, its '
+                     f'student {lm.vocab_size}; give both the same vocab_size.')
+  return found.lm, found.params
+
+
+def check(lm: Any, corpus: data.ParallelText, max_length: int) -> None:
+  """Refuses texts that do not go with a model; compiles nothing.
+
+  Args:
+    lm: The model.
+    corpus: Its texts.
+    max_length: See `quality.translate`.
+
+  Raises:
+    ValueError: The vocabulary does not fit the model, or texts are longer than
+      it takes, or would be cut where they must not be.
+  """
+  check_family(lm, f'A {type(lm).__name__}')
+  words, rows = corpus.vocabulary, lm.vocab_size
+  if not loading.fits(words.size, rows, words.specials):
+    raise ValueError(f'The vocabulary has {words.size} pieces, the model '
+                     f'{rows} embeddings; allowed: as many or a few more. Give '
+                     'it the vocabulary of its weights, or set vocab_size.')
+  if type(lm) is t5.T5:
+    return
+  if corpus.cut is not None:
+    raise ValueError(
+        f'Got cut={corpus.cut} for a decoder-only model, whose prompt would '
+        'lose its end; allowed: None. Buckets leave long inputs out.')
+  room = max(corpus.room, max(corpus.buckets) + max_length)
+  if words.context is not None and room > words.context:
+    raise ValueError(
+        f'An input and its output may have {room} tokens, but the model takes '
+        f'at most {words.context}; give smaller buckets, target_width or '
+        'max_length.')
+
+
+def check_words(path: str, found: checkpoints.Checkpoint, words: Any) -> None:
+  """Refuses a checkpoint whose tokens are not those of a vocabulary."""
+  spelt = lambda tokens: pairs.pieces_digest(tokens, found.lm.vocab_size)
+  if found.tokenizer is None or spelt(found.tokenizer) != spelt(words):
+    raise ValueError(f'The vocabularies of {path} and of the corpus differ; '
+                     'give the corpus that of the checkpoint, '
+                     '@start.vocabulary().')
+
+
+def check_family(lm: Any, what: Any) -> None:
+  """Refuses what is no whole model of a known family."""
+  names = {family.lm.__name__: family.lm for family in native.FAMILIES.values()}
+  if type(lm) not in names.values():
+    raise ValueError(f'{what} is no model that can be trained; allowed: '
+                     f'{", ".join(names)}, with all their tokens.')
+
+
+def _check_same_family(found, lm, path):
+  if type(found) is not type(lm):
+    raise ValueError(
+        f'{path} holds a {type(found).__name__}, but the model to train is a '
+        f'{type(lm).__name__}; give two of one family.')
