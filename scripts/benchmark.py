@@ -6,10 +6,10 @@
   python scripts/benchmark.py rules --dims large     what rules add to a round
   python scripts/benchmark.py memory                 temporaries of 64 nodes
   python scripts/benchmark.py peers --dims large     against transformers
-  python scripts/benchmark.py peers --weights FILE   the same, a GGUF file or a
-                                                     Hugging Face directory
+  python scripts/benchmark.py peers --weights FILE   the same, published weights
   python scripts/benchmark.py shipped                the shipped pair at T=0
   python scripts/benchmark.py bf16                   where bfloat16 texts differ
+  python scripts/benchmark.py reduced                a head over fewer words
 
 --dims small and large are T5 v1.1's, with random weights, drafted for by small
 dimensions; shipped is the pair that comes with the project. steps --output FILE
@@ -39,6 +39,7 @@ from spec_cascades.evaluation import benchmarks
 from spec_cascades.evaluation import copying
 from spec_cascades.evaluation import costs
 from spec_cascades.evaluation import environment
+from spec_cascades.evaluation import heads
 from spec_cascades.evaluation import memory as memory_lib
 from spec_cascades.evaluation import overhead
 from spec_cascades.evaluation import pairs
@@ -325,12 +326,17 @@ def bf16(args) -> None:
               f'{x.gap:.4f}')
 
 
+def reduced(args) -> None:
+  """A drafter's step by the size of its head."""
+  print(*heads.lines(args.words, args.gamma, args.runs), sep='\n')
+
+
 def everything(args) -> None:
   """All figures, the same way as one by one."""
   for what, dims in (
       (peers, 'small'), (peers, 'large'), (steps, 'large'), (speedup, 'large'),
       (rules, 'large'), (memory, 'large'), (steps, SHIPPED), (speedup, SHIPPED),
-      (shipped, SHIPPED), (bf16, SHIPPED)):
+      (reduced, 'large'), (shipped, SHIPPED), (bf16, SHIPPED)):
     print(f'\n{what.__name__} --dims {dims}', flush=True)
     runs = args.given_runs or RUNS.get(what.__name__, 5)
     what(argparse.Namespace(**{**vars(args), 'dims': dims, 'runs': runs}))
@@ -338,7 +344,7 @@ def everything(args) -> None:
 
 COMMANDS = {'all': everything, 'steps': steps, 'speedup': speedup,
             'rules': rules, 'memory': memory, 'peers': peers,
-            'shipped': shipped, 'bf16': bf16}
+            'shipped': shipped, 'bf16': bf16, 'reduced': reduced}
 
 
 def _flags(args: Sequence[str]) -> argparse.Namespace:
@@ -350,21 +356,20 @@ def _flags(args: Sequence[str]) -> argparse.Namespace:
       help='of steps, speedup, rules and peers (not shipped)')
   add('--runs', type=int, dest='given_runs', metavar='RUNS',
       help='of each program; default: 5, of rules 20')
-  add('--gamma', type=int, default=5, help='of speedup and rules')
-  add('--rate', type=float, default=0.75,
-      help='forced acceptance of speedup and rules')
+  add('--gamma', type=int, default=5, help='of speedup, rules, reduced')
+  add('--rate', type=float, default=0.75, help='accepted: speedup and rules')
   add('--tokens', type=int, default=48, help='decoded, of speedup and peers')
   add('--gammas', type=int, nargs='+', default=[2, 3, 4, 5],
       help='of shipped; bf16 takes the last')
+  add('--words', type=int, default=8192, help='of the head, of reduced')
   add('--weights', type=pathlib.Path, help='of peers: decoder-only weights')
   add('--output', type=pathlib.Path, help='of steps: save the costs here')
   flags = parser.parse_args(args)
   flags.runs = (RUNS.get(flags.what, 5) if flags.given_runs is None
                 else flags.given_runs)
-  for name in ('runs', 'gamma', 'tokens'):
-    if getattr(flags, name) < 1:
-      raise ValueError(f'Got --{name} {getattr(flags, name)}; allowed: 1 or '
-                       'more.')
+  for name in ('runs', 'gamma', 'tokens', 'words'):
+    if (value := getattr(flags, name)) < 1:
+      raise ValueError(f'Got --{name} {value}; allowed: 1 or more.')
   if flags.what == 'peers' and flags.dims == SHIPPED:
     raise ValueError('Got peers --dims shipped; allowed: small, large.')
   if flags.weights and (flags.what != 'peers' or not flags.weights.exists()):

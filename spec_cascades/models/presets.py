@@ -82,6 +82,7 @@ LLAMA = {
                                          rope=rope)
        for version, rope in (('3', gemma.Rope(500_000.)), ('3_1', _rope3(8.)))
        for size, (width, layers, heads, mlp_dim) in _LLAMA3.items()},
+    'llama3_3_70b': _llama3(8192, 80, 64, mlp_dim=28_672, rope=_rope3(8.)),
     'llama3_1_405b': _llama3(16_384, 126, 128, mlp_dim=53_248, rope=_rope3(8.)),
     'llama3_2_1b': _llama3(2048, 16, 32, head_dim=64, mlp_dim=8192,
                            rope=_rope3(32.), logits_via_embedding=True),
@@ -95,16 +96,22 @@ SMOLLM2 = {
                            rope=gemma.Rope(130_000.),
                            logits_via_embedding=True),
 }
+# Sizes that versions 2 and 2.5 share. From 14B on the base models' epsilon is
+# 1e-5, as here, and 1e-6 that of those fine-tuned to instructions, whose
+# checkpoints say so.
+_QWEN2 = {
+    '0_5b': _tied(896, 24, 14, 2, head_dim=64, mlp_dim=4864),
+    '1_5b': _tied(1536, 28, 12, 2, mlp_dim=8960),
+    '7b': _qwen2(152_064, 3584, 28, 28, 4, mlp_dim=18_944),
+    '72b': _qwen2(152_064, 8192, 80, 64, 8, mlp_dim=29_568, norm_epsilon=1e-5)}
 QWEN = {
-    'qwen2_0_5b': _tied(896, 24, 14, 2, head_dim=64, mlp_dim=4864),
-    'qwen2_1_5b': _tied(1536, 28, 12, 2, mlp_dim=8960),
+    **{f'{version}_{size}': config for version in ('qwen2', 'qwen2_5')
+       for size, config in _QWEN2.items()},
     'qwen2_5_3b': _tied(2048, 36, 16, 2, mlp_dim=11_008),
-    'qwen2_7b': _qwen2(152_064, 3584, 28, 28, 4, mlp_dim=18_944),
     'qwen2_5_14b': _qwen2(152_064, 5120, 48, 40, 8, mlp_dim=13_824,
                           norm_epsilon=1e-5),
     'qwen2_5_32b': _qwen2(152_064, 5120, 64, 40, 8, mlp_dim=27_648,
                           norm_epsilon=1e-5),
-    'qwen2_72b': _qwen2(152_064, 8192, 80, 64, 8, mlp_dim=29_568),
     'qwen3_0_6b': _qwen3(1024, 28, 16, mlp_dim=3072, logits_via_embedding=True),
     'qwen3_1_7b': _qwen3(2048, 28, 16, mlp_dim=6144, logits_via_embedding=True),
     'qwen3_4b': _qwen3(2560, 36, 32, mlp_dim=9728, logits_via_embedding=True),

@@ -10,6 +10,7 @@ from spec_cascades import decode, targets
 from spec_cascades.drafters.chain import Chain
 from spec_cascades.drafters.null import Null
 from spec_cascades.drafters.tree import Tree
+from spec_cascades.evaluation import rules
 from spec_cascades.models import reduced
 from spec_cascades.warp import Warp
 from tests.common import (
@@ -19,6 +20,15 @@ from tests.models import tiny
 TOKENS = np.array([0, 2, 3])
 SMALL = reduced.Reduced(LM, 3)
 NARROW = SMALL.pack(dict(model=Q, tokens=TOKENS))
+
+EVERY = (
+    targets.Lossless(), targets.Lossy(.3), targets.LossyBeta(.3),
+    targets.LossyBudget(.1), targets.Ensemble(.4), targets.Chow(.5),
+    targets.Diff(0.), targets.OPT(.2), targets.ChowLog(1.),
+    targets.DiffLog(0.), targets.OPTLog(.1), targets.BiLD(.8),
+    targets.Lenience(.1), targets.TokenV1(0.), targets.TokenV2(.05),
+    targets.TokenV3(.5), targets.TruncatedTopP(.1), targets.TruncatedMinP(.2),
+    targets.TruncatedEta(.1))
 
 
 def joint_of(target, warp):
@@ -31,19 +41,33 @@ def joint_of(target, warp):
   return law
 
 
-@pytest.mark.parametrize('drafter,target', [
-    (Chain(SMALL, 2), targets.Lossless()), (Chain(SMALL, 2), targets.Chow(.5)),
-    (Chain(SMALL, 2), targets.TokenV3(.5)),
-    (Tree(SMALL, (-1, 0, 0, 1)), targets.Ensemble(.4))],
-    ids=['Lossless', 'Chow', 'TokenV3', 'tree'])
-def test_the_law_is_exact(drafter, target):
-  """Chow never leaves the reduced tokens where it trusts q."""
-  warp = Warp(.9, top_p=.95)
+def fits(drafter, target, warp, level, chosen=None):
+  """Decodes with a target, or with what a Choice has chosen."""
   spec = decode.GenSpecSample(LM, drafter, 6, eos=-1)
   state = spec(P, NARROW, prompt(ROWS), keys(ROWS), target, warp)
-  assert p_value(tally(state), joint_of(target, warp)) > LEVEL
+  assert p_value(tally(state), joint_of(chosen or target, warp)) > level
   assert_counted(state, 3)
   assert (np.asarray(state.fault) == 0).all()
+
+
+@pytest.mark.parametrize('rule', EVERY, ids=lambda x: type(x).__name__)
+def test_the_law_of_every_rule_is_exact(rule):
+  """Sampled, and greedy: with zeros in q, and with q and p one-hot."""
+  family = tuple(x for x in EVERY if x.uses_q == rule.uses_q)
+  chosen = targets.Choice(family, jnp.int32(family.index(rule)))
+  for heat in (.9, 0.):
+    warp = Warp(jnp.float32(heat), top_p=jnp.float32(.95))
+    # All together may fail by chance as often as three other law tests.
+    fits(Chain(SMALL, 2), chosen, warp, LEVEL / 13, rule)
+
+
+def test_every_rule_is_among_them():
+  assert [type(x).__name__ for x in EVERY] == list(rules.RULES)
+
+
+def test_the_law_is_exact_behind_a_tree():
+  fits(Tree(SMALL, (-1, 0, 0, 1)), targets.Ensemble(.4), Warp(.9, top_p=.95),
+       LEVEL)
 
 
 def test_the_exact_law_differs_from_that_of_the_whole_drafter():
