@@ -252,8 +252,8 @@ def laws(kind: str, shape: tuple[int, ...], draw):
   elif kind == 'disjoint':
     even = np.arange(size) % 2 == 0
     q, p = np.where(even, q, 0), np.where(even, 0, p)
-  elif kind == 'near_tie':                     # of q and p, and of its best two
-    q[..., :2] = q.max(-1, keepdims=True)
+  elif kind == 'near_tie':                     # of q and p, and within a law
+    q[..., 1] = q[..., 0]
     small = 10. ** draw.integers(-7, -1, (*shape[:-1], 1))
     p = q * (1 + small * draw.standard_normal(shape))
   return (np.float32(x / x.sum(-1, keepdims=True)) for x in (q, p))
