@@ -19,6 +19,7 @@ from typing import Any, Callable, Mapping, Sequence
 import numpy as np
 
 from spec_cascades import check
+from spec_cascades import stats
 
 # Acceptance of one text [T], or of each of several; of any lengths.
 Texts = Sequence[float] | Sequence[Sequence[float]] | np.ndarray
@@ -181,80 +182,6 @@ def best_gamma(factor: Callable[[int], float],
   return best, float(factors[best])
 
 
-def iid_rate(histogram: Sequence[int] | np.ndarray,
-             corrected: int | np.ndarray | None = None) -> float:
-  """The maximum-likelihood i.i.d. acceptance rate: accepted over judged.
-
-  Arguments, errors and treatment of cut rounds are those of
-  `rates_by_position`, but with `corrected` it matters not where cuts fell.
-  """
-  accepted, rejected = _judged(histogram, corrected)
-  return float(accepted.sum() / (accepted.sum() + rejected.sum()))
-
-
-def rates_by_position(histogram: Sequence[int] | np.ndarray,
-                      corrected: int | np.ndarray | None = None) -> np.ndarray:
-  """Acceptance rate of each draft of a round, given those before it: [gamma].
-
-  rate_i = accepted_i / (accepted_i + rejected_i): rounds that emitted more than
-  i drafts, and rounds that emitted i and then rejected. Rounds cut after i
-  drafts (by EOS or by the cap) share a bin with the latter and must leave it.
-
-  Assumed: full chains, so that a round below gamma drafts either rejected or
-  was cut, and one without drafts always rejected. Given `corrected`, the number
-  of cuts is exact; they are taken from the bins in proportion to the rounds
-  that emitted as many drafts or more, up to what a bin holds: any emitted draft
-  ends its sequence with one probability, wherever it stands in the round and
-  whatever the next one would have met (untrue of a cap a few rounds away).
-  Without it no round counts as cut: at most one false rejection a sequence.
-
-  Args:
-    histogram: [gamma + 1], or [..., gamma + 1] to be summed: rounds that
-      emitted j drafts (`Stats.histogram`).
-    corrected: Rounds that ended on a rejection (`Stats.corrected`), of the same
-      rows; summed.
-
-  Returns:
-    [gamma]; NaN at positions that no round was judged at.
-
-  Raises:
-    ValueError: No rounds, no bin for drafts, negative counts, or a `corrected`
-      that does not go with the histogram.
-  """
-  accepted, rejected = _judged(histogram, corrected)
-  judged = accepted + rejected
-  return np.divide(accepted, judged, where=judged > 0,
-                   out=np.full(len(judged), np.nan))
-
-
-def _judged(histogram, corrected) -> tuple[np.ndarray, np.ndarray]:
-  """Rounds that accepted and that rejected each draft: [gamma] each."""
-  counts = np.atleast_1d(np.asarray(histogram, np.float64))
-  check.interval('Rounds in a bin', counts, 0, np.inf)
-  counts = counts.sum(tuple(range(counts.ndim - 1)))
-  if len(counts) < 2 or not counts.any():
-    raise ValueError(f'A histogram of {counts.sum():g} rounds in {len(counts)} '
-                     'bins; give at least one round and two bins.')
-  reached = counts[::-1].cumsum()[::-1]              # j drafts or more
-  below, rejected = counts[:-1].sum(), counts[:-1].copy()
-  if corrected is not None:
-    corrected = float(np.sum(corrected))
-    check.interval('corrected', corrected, counts[0], below, hint='Sum it over '
-                   'the rows of the histogram; drafts must be full chains.')
-    rejected[1:] -= _spread(below - corrected, counts[1:-1], reached[1:-1])
-  return reached[1:], rejected
-
-
-def _spread(number, counts, reached) -> np.ndarray:
-  """min(counts, e reached), with the e that makes it sum to `number`."""
-  share = lambda e: np.minimum(counts, e * reached)
-  full = np.divide(counts, reached, where=reached > 0,
-                   out=np.zeros(len(counts)))
-  # The sum is piecewise linear in e, with a knot where a bin is used up.
-  knots = np.sort(np.append(full, 0))
-  return share(np.interp(number, [share(e).sum() for e in knots], knots))
-
-
 def round_starts(accept: Sequence[float] | np.ndarray,
                  gamma: int) -> np.ndarray:
   """Probability that a round starts at each token of a text: [..., T].
@@ -355,7 +282,8 @@ def plan(rules: Mapping[str, Mapping[str, Any]], costs: Mapping[str, Any],
   Args:
     rules: Of each, `uses_q` and one estimate of acceptance: an i.i.d. `rate`,
       `rates` [gamma] by position, a `histogram` [gamma + 1] and, if known,
-      `corrected` (see `rates_by_position`), or `texts` (see `tokens_per_call`).
+      `corrected` (see `stats.rates_by_position`), or `texts` (see
+      `tokens_per_call`).
     costs: `verifier`, the time of a block by its width, and `drafter`, that of
       a step, see `StepTimes`; a rule may have its own of either.
     max_gamma: Longest draft to try; None for as long as the measured blocks
@@ -398,7 +326,7 @@ def _estimate(data) -> tuple[Callable[[int], float], int | None]:
     return functools.partial(expected_tokens, data['rate']), None
   if 'texts' in data:
     return functools.partial(tokens_per_call, data['texts']), None
-  rates = data['rates'] if 'rates' in data else rates_by_position(
+  rates = data['rates'] if 'rates' in data else stats.rates_by_position(
       data['histogram'], data.get('corrected'))
   rates = np.asarray(rates, np.float64)
   if 'histogram' in data:

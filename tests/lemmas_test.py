@@ -74,6 +74,36 @@ def test_lemma_2_drafts_judged_against_pi_follow_pi(rule, temperature):
   np.testing.assert_allclose(law, pi, atol=1e-6, rtol=0)
 
 
+LOSSES = dict(error=lambda x: 1 - wide(x.raw).max(-1),
+              entropy=lambda x: -(wide(x.raw) * np.log(wide(x.raw))).sum(-1))
+
+
+@TEMPERATURES
+@pytest.mark.parametrize('rule, loss, price', [
+    (targets.Diff(.1), 'error', lambda tv: .1),
+    (targets.OPT(.3), 'error', lambda tv: .3 * tv),
+    (targets.DiffLog(.1), 'entropy', lambda tv: .1),
+    (targets.OPTLog(.3), 'entropy', lambda tv: .3 * tv)],
+                         ids=['Diff', 'OPT', 'DiffLog', 'OPTLog'])
+def test_optimal_deferral_has_the_least_loss_and_price(
+    rule, loss, price, temperature):
+  """(1 - r) loss(q) + r (loss(p) + price) is least, over r in [0, 1].
+
+  The price of a deferral is constant (a cascade's), or alpha TV(p~, q~), alpha
+  a rejection (a speculative cascade's); each model is its own estimate of what
+  it loses: its chance to be wrong, or its entropy.
+  """
+  q, p = pair(temperature)
+  own, other = LOSSES[loss](q), LOSSES[loss](p)
+  cost = price(rejects(wide(q.probs), wide(p.probs)))
+  total = lambda r: (1 - r) * own + r * (other + cost)
+  chosen = wide(RUN(rule, q, p).deferral)
+  assert 0 < chosen.mean() < 1
+  for r in (0, .3, 1, 1 - chosen):
+    assert (total(chosen) <= total(r) + 1e-6).all()
+  assert (total(1 - chosen) > total(chosen) + .01).any()
+
+
 @TEMPERATURES
 @pytest.mark.parametrize('rule', DEFERRAL, ids=name)
 def test_lemma_3_deferral_rejects_with_probability_r_tv(rule, temperature):

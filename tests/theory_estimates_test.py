@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from spec_cascades import decode, targets, theory
+from spec_cascades import decode, stats, targets, theory
 from spec_cascades.drafters import chain
 from spec_cascades.warp import Warp
 from tests.common import LM, keys, prompt
@@ -38,27 +38,27 @@ def counts_of(rates, hazard, rounds):
                   st.floats(0, .5))
 def test_rates_are_exact_on_expected_counts(rates, hazard):
   histogram, corrected = counts_of(rates, hazard, 1e4)
-  got = theory.rates_by_position(histogram, corrected)
+  got = stats.rates_by_position(histogram, corrected)
   np.testing.assert_allclose(got, rates, rtol=1e-6)
 
 
 def test_rates_without_cuts_on_an_example():
   histogram = [10, 6, 4, 20]
-  np.testing.assert_allclose(theory.rates_by_position(histogram),
+  np.testing.assert_allclose(stats.rates_by_position(histogram),
                              [30 / 40, 24 / 30, 20 / 24])
-  assert theory.iid_rate(histogram) == (6 + 8 + 60) / (6 + 8 + 60 + 20)
+  assert stats.iid_rate(histogram) == (6 + 8 + 60) / (6 + 8 + 60 + 20)
   rows = [[10, 0, 4, 0], [0, 6, 0, 20]]
   np.testing.assert_array_equal(
-      theory.rates_by_position(rows, [14, 6]),
-      theory.rates_by_position(histogram))
+      stats.rates_by_position(rows, [14, 6]),
+      stats.rates_by_position(histogram))
 
 
 def test_cuts_leave_the_bins_in_proportion_up_to_what_these_hold():
   """30 rounds emitted one draft or more, 20 emitted two or more."""
-  got = theory.rates_by_position([10, 10, 10, 10], 10 + 20 - 5)
+  got = stats.rates_by_position([10, 10, 10, 10], 10 + 20 - 5)
   np.testing.assert_allclose(got, [30 / 40, 20 / 27, 10 / 18])
   # Of 4 cuts the bin of one draft can give but 1.
-  got = theory.rates_by_position([10, 1, 9, 20], 10 + 10 - 4)
+  got = stats.rates_by_position([10, 1, 9, 20], 10 + 10 - 4)
   np.testing.assert_allclose(got, [30 / 40, 1, 20 / 26])
 
 
@@ -69,7 +69,7 @@ def test_the_iid_rate_maximises_the_likelihood(histogram, data):
   hypothesis.assume(sum(histogram) > 0)
   corrected = data.draw(st.integers(histogram[0], sum(histogram[:-1])))
   accepted = sum(j * count for j, count in enumerate(histogram))
-  rate = theory.iid_rate(histogram, corrected)
+  rate = stats.iid_rate(histogram, corrected)
   assert rate == pytest.approx(accepted / (accepted + corrected))
   grid = np.linspace(1e-6, 1 - 1e-6, 501)
   likelihood = lambda a: accepted * np.log(a) + corrected * np.log1p(-a)
@@ -78,7 +78,7 @@ def test_the_iid_rate_maximises_the_likelihood(histogram, data):
 
 
 def test_positions_that_nobody_reached_have_no_rate():
-  got = theory.rates_by_position([3, 2, 0, 0])
+  got = stats.rates_by_position([3, 2, 0, 0])
   np.testing.assert_array_equal(got, [.4, 0, np.nan])
 
 
@@ -92,10 +92,10 @@ def test_estimates_from_simulated_rounds_converge():
     end = rng.geometric(hazard, rounds)        # the draft that is a last token
     histogram = np.bincount(np.minimum(run, end), minlength=5)
     corrected = ((run < end) & (run < 4)).sum()
-    got = theory.rates_by_position(histogram, corrected)
+    got = stats.rates_by_position(histogram, corrected)
     errors.append(np.abs(got - rates).max())
-    blind = theory.rates_by_position(histogram)
-    assert theory.iid_rate(histogram, corrected) > theory.iid_rate(histogram)
+    blind = stats.rates_by_position(histogram)
+    assert stats.iid_rate(histogram, corrected) > stats.iid_rate(histogram)
   assert errors[1] < .005 and errors[1] < errors[0] < .1
   assert (rates[1:] - blind[1:] > .03).all() and blind[0] == got[0]
 
@@ -212,9 +212,9 @@ def test_a_teacher_forced_pass_predicts_the_calls_of_a_decode(decoded):
 
 
 def test_counters_of_a_decode_give_its_acceptance_rate(decoded):
-  stats = decoded[2].stats
-  sums = np.asarray(stats.histogram), np.asarray(stats.corrected)
-  assert theory.iid_rate(*sums) == pytest.approx(RATE, abs=.015)
-  np.testing.assert_allclose(theory.rates_by_position(*sums), RATE, atol=.03)
-  blind = theory.rates_by_position(sums[0])
+  counted = decoded[2].stats
+  sums = np.asarray(counted.histogram), np.asarray(counted.corrected)
+  assert stats.iid_rate(*sums) == pytest.approx(RATE, abs=.015)
+  np.testing.assert_allclose(stats.rates_by_position(*sums), RATE, atol=.03)
+  blind = stats.rates_by_position(sums[0])
   assert (blind[1:] < RATE - .05).all()

@@ -4,6 +4,7 @@ import json
 import numpy as np
 import pytest
 
+from spec_cascades import stats
 from spec_cascades import theory
 
 COSTS = {'verifier': {'1': 10., '2': 11., '4': 12., '9': 20.}, 'drafter': 1.}
@@ -41,7 +42,7 @@ def test_a_plan_knows_every_kind_of_estimate():
   limits = {name: x.max_gamma for name, x in got.items()}
   assert limits == dict(rates=3, histogram=3, cut=3, texts=8)
   tokens = {name: x.tokens for name, x in got.items()}
-  cut = theory.rates_by_position([10, 10, 10, 10], 25)
+  cut = stats.rates_by_position([10, 10, 10, 10], 25)
   assert tokens == pytest.approx(dict(
       rates=1 + .75 + .6 + .3, histogram=1 + 18 / 28 + 12 / 28,
       cut=theory.tokens_of_rates(cut),
@@ -84,12 +85,12 @@ def test_a_rule_may_have_its_own_costs_and_a_plan_its_own_limit():
     (lambda: theory.StepTimes({1: 1.}, -1.), 'drafter step is -1'),
     (lambda: theory.break_even(theory.StepTimes({1: 1.}, 1.), uses_q=False),
      '2 tokens'),
-    (lambda: theory.iid_rate([0, 0]), '0 rounds in 2 bins'),
-    (lambda: theory.rates_by_position([7]), '7 rounds in 1 bins'),
-    (lambda: theory.rates_by_position([]), '0 rounds in 0 bins'),
-    (lambda: theory.rates_by_position([3, -1]), 'bin is -1'),
-    (lambda: theory.rates_by_position([3, 1, 2], 5), 'corrected is 5.*3 to 4'),
-    (lambda: theory.iid_rate([3, 1, 2], 2), 'corrected is 2.*3 to 4'),
+    (lambda: stats.iid_rate([0, 0]), '0 rounds in 2 bins'),
+    (lambda: stats.rates_by_position([7]), '7 rounds in 1 bins'),
+    (lambda: stats.rates_by_position([]), '0 rounds in 0 bins'),
+    (lambda: stats.rates_by_position([3, -1]), 'bin is -1'),
+    (lambda: stats.rates_by_position([3, 1, 2], 5), 'corrected is 5.*3 to 4'),
+    (lambda: stats.iid_rate([3, 1, 2], 2), 'corrected is 2.*3 to 4'),
     (lambda: theory.round_starts([.5, 1.5], 2), 'acceptance is 1.5'),
     (lambda: theory.round_starts([.5], -1), 'gamma.* of -1'),
     (lambda: theory.tokens_per_call([], 2), '0 texts without a token'),

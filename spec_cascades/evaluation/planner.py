@@ -8,6 +8,7 @@ from typing import Any, Literal, Mapping, Sequence
 
 import numpy as np
 
+from spec_cascades import stats
 from spec_cascades import theory
 from spec_cascades.evaluation import costs as costs_lib
 from spec_cascades.evaluation import results
@@ -140,7 +141,7 @@ def _forecast(row, times, given, acceptance, texts, max_gamma) -> Forecast:
   name, uses_q = label(row), rules.RULES[row.rule].uses_q
   try:
     counts = row.histogram, row.corrected
-    rate, rates = theory.iid_rate(*counts), theory.rates_by_position(*counts)
+    rate, rates = stats.iid_rate(*counts), stats.rates_by_position(*counts)
   except ValueError as error:
     raise ValueError(f'{name}: {error}') from None
   judged = rates[~np.isnan(rates)]

@@ -28,6 +28,7 @@ import numpy as np
 from spec_cascades import cache as cache_lib
 from spec_cascades import types
 from spec_cascades.models import layers
+from spec_cascades.models import packed
 
 ACTIVATIONS = {'gelu': jax.nn.gelu, 'silu': jax.nn.silu}
 
@@ -68,8 +69,8 @@ class Rope:
 class GemmaConfig:
   """Sizes and variants; `windows` repeats over the layers, 0 sees everything.
 
-  Layers with a window rotate by `local_rope`, the others by `rope`. `PRESETS`
-  has published models.
+  Layers with a window rotate by `local_rope`, the others by `rope`.
+  `models/presets.py` has published models.
   """
   vocab_size: int = 262_144
   emb_dim: int = 640
@@ -319,13 +320,9 @@ def joined(inputs: Int[Array, 'B W'], lengths: Int[Array, 'B'],
 
 
 @dataclasses.dataclass(frozen=True)
-class Gemma:
+class Gemma(packed.PackedModel):
   """A decoder-only `LanguageModel`; the prompt is the prefix."""
   config: GemmaConfig
-
-  @property
-  def vocab_size(self) -> int:
-    return self.config.vocab_size
 
   @property
   def module(self) -> Transformer:
@@ -352,16 +349,6 @@ class Gemma:
         batch[name] for name in ('inputs', 'input_lengths', 'targets')))
     return self.module.apply({'params': params}, tokens, at)
 
-  def pack(self, params: dict[str, Any]) -> dict[str, Any]:
-    """Checkpoint layout -> decode layout, matrices in activations' dtype."""
-    return layers.pack(params, dtype=self.config.dtype,
-                       tied=self.config.logits_via_embedding)
-
-  def narrow(self, params: Any, tokens: Int[Array, 'K']) -> Any:
-    """Packed parameters whose head predicts only `tokens`."""
-    return layers.narrow_head(params, tokens,
-                              tied=self.config.logits_via_embedding)
-
   def init(self, params: Any, prompt: types.Prompt,
            capacity: int) -> cache_lib.Cache:
     """Allocates `capacity` slots per row; reads nothing.
@@ -382,43 +369,6 @@ class Gemma:
     """Hidden states [B, N, E] of a block, written at [length, length + N)."""
     distance, mask = cache.view(tree)
     position = cache.length[:, None] + tree.depth
-    hidden, slots = self._apply(params, tree.tokens, position, distance, mask,
+    hidden, slots = self.apply(params, tree.tokens, position, distance, mask,
                                 cache.write, method='extend')
     return hidden, cache.replace(layers=slots)
-
-  def head(self, params: Any, hidden: Float[Array, '*axes E']):
-    """Logits [*axes, V], float32."""
-    return self._apply(params, hidden, method='readout')
-
-  def _apply(self, params, *args, method: str):
-    return self.module.apply({'params': params}, *args, method=method)
-
-
-_gemma2 = functools.partial(
-    GemmaConfig, vocab_size=256_000, post_norms=True, windows=(4096, 0),
-    attention_soft_cap=50., logit_soft_cap=30.)
-_gemma3 = functools.partial(
-    GemmaConfig, post_norms=True, qk_norm=True, windows=(512,) * 5 + (0,),
-    rope=Rope(1_000_000.))
-_smollm2 = functools.partial(
-    GemmaConfig, vocab_size=49_152, head_dim=64, mlp_activation='silu',
-    norm_epsilon=1e-5, norm_offset=0., scale_embedding=False,
-    rope=Rope(100_000.))
-
-PRESETS = {
-    'gemma_2b': GemmaConfig(256_000, 2048, 18, 8, 1, 256, 16_384),
-    'gemma2_2b': _gemma2(
-        emb_dim=2304, num_layers=26, num_heads=8, num_kv_heads=4, mlp_dim=9216),
-    'gemma2_9b': _gemma2(
-        emb_dim=3584, num_layers=42, num_heads=16, num_kv_heads=8,
-        mlp_dim=14_336),
-    'gemma2_27b': _gemma2(
-        emb_dim=4608, num_layers=46, num_heads=32, num_kv_heads=16,
-        mlp_dim=36_864, head_dim=128, query_scale=144**-0.5),
-    'gemma3_270m': _gemma3(),
-    'gemma3_1b': _gemma3(emb_dim=1152, num_layers=26, mlp_dim=6912),
-    'smollm2_135m': _smollm2(
-        emb_dim=576, num_layers=30, num_heads=9, num_kv_heads=3, mlp_dim=1536),
-    'smollm2_360m': _smollm2(
-        emb_dim=960, num_layers=32, num_heads=15, num_kv_heads=5, mlp_dim=2560),
-}

@@ -12,14 +12,23 @@ from typing import Any
 from spec_cascades.models import gemma
 from spec_cascades.models import t5
 
+_gemma2 = functools.partial(
+    gemma.GemmaConfig, 256_000, post_norms=True, windows=(4096, 0),
+    attention_soft_cap=50., logit_soft_cap=30.)
 _gemma3 = functools.partial(
-    gemma.GemmaConfig, vocab_size=262_208, post_norms=True, qk_norm=True,
-    windows=(1024,) * 5 + (0,), rope=gemma.Rope(1_000_000., 8.))
+    gemma.GemmaConfig, post_norms=True, qk_norm=True, windows=(512,) * 5 + (0,),
+    rope=gemma.Rope(1_000_000.))
+# Those that also see images have longer contexts and 64 rows to spare.
+_gemma3_long = functools.partial(
+    _gemma3, 262_208, windows=(1024,) * 5 + (0,),
+    rope=gemma.Rope(1_000_000., 8.))
 _llama = functools.partial(
     gemma.GemmaConfig, mlp_activation='silu', norm_epsilon=1e-5, norm_offset=0.,
     scale_embedding=False, logits_via_embedding=False)
 _llama2 = functools.partial(_llama, 32_000, head_dim=128)
 _llama3 = functools.partial(_llama, 128_256, num_kv_heads=8, head_dim=128)
+_smollm2 = functools.partial(
+    _llama, 49_152, rope=gemma.Rope(100_000.), logits_via_embedding=True)
 _qwen = functools.partial(
     _llama, norm_epsilon=1e-6, rope=gemma.Rope(1_000_000.))
 _qwen2 = functools.partial(_qwen, qkv_bias=True, head_dim=128)
@@ -63,14 +72,19 @@ T5 = {
        for size, shape in _T5_1_1.items()},
 }
 GEMMA = {
-    **{name: config for name, config in gemma.PRESETS.items()
-       if name.startswith('gemma')},
+    'gemma_2b': gemma.GemmaConfig(256_000, 2048, 18, 8, 1, 256, 16_384),
     'gemma_7b': gemma.GemmaConfig(256_000, 3072, 28, 16, 16, 256, 24_576),
-    'gemma3_4b': _gemma3(emb_dim=2560, num_layers=34, num_heads=8,
+    'gemma2_2b': _gemma2(2304, 26, 8, 4, mlp_dim=9216),
+    'gemma2_9b': _gemma2(3584, 42, 16, 8, mlp_dim=14_336),
+    'gemma2_27b': _gemma2(4608, 46, 32, 16, 128, 36_864,
+                          query_scale=144**-0.5),
+    'gemma3_270m': _gemma3(262_144, 640, 18, 4, 1, mlp_dim=2048),
+    'gemma3_1b': _gemma3(262_144, 1152, 26, 4, 1, mlp_dim=6912),
+    'gemma3_4b': _gemma3_long(emb_dim=2560, num_layers=34, num_heads=8,
                          num_kv_heads=4, mlp_dim=10_240),
-    'gemma3_12b': _gemma3(emb_dim=3840, num_layers=48, num_heads=16,
+    'gemma3_12b': _gemma3_long(emb_dim=3840, num_layers=48, num_heads=16,
                           num_kv_heads=8, mlp_dim=15_360),
-    'gemma3_27b': _gemma3(emb_dim=5376, num_layers=62, num_heads=32,
+    'gemma3_27b': _gemma3_long(emb_dim=5376, num_layers=62, num_heads=32,
                           num_kv_heads=16, head_dim=128, mlp_dim=21_504,
                           query_scale=168**-0.5),
 }
@@ -90,8 +104,8 @@ LLAMA = {
                            logits_via_embedding=True),
 }
 SMOLLM2 = {
-    **{name: config for name, config in gemma.PRESETS.items()
-       if name.startswith('smollm2')},
+    'smollm2_135m': _smollm2(576, 30, 9, 3, 64, 1536),
+    'smollm2_360m': _smollm2(960, 32, 15, 5, 64, 2560),
     'smollm2_1_7b': _llama(49_152, 2048, 24, 32, 32, 64, 8192,
                            rope=gemma.Rope(130_000.),
                            logits_via_embedding=True),

@@ -23,6 +23,7 @@ from spec_cascades import cache as cache_lib
 from spec_cascades import struct
 from spec_cascades import types
 from spec_cascades.models import layers
+from spec_cascades.models import packed
 
 ACTIVATIONS = {'relu': jax.nn.relu, 'gelu': jax.nn.gelu, 'linear': lambda x: x}
 
@@ -332,13 +333,9 @@ class Encoded:
 
 
 @dataclasses.dataclass(frozen=True)
-class T5:
+class T5(packed.PackedModel):
   """A T5 as a `LanguageModel`; `Prompt.inputs` is what the encoder reads."""
   config: T5Config
-
-  @property
-  def vocab_size(self) -> int:
-    return self.config.vocab_size
 
   @property
   def module(self) -> Transformer:
@@ -367,16 +364,6 @@ class T5:
         {'params': params}, batch['inputs'], shifted,
         deterministic=dropout is None, rngs=rngs)
 
-  def pack(self, params: dict[str, Any]) -> dict[str, Any]:
-    """Checkpoint layout -> decode layout, matrices in activations' dtype."""
-    return layers.pack(params, dtype=self.config.dtype,
-                       tied=self.config.logits_via_embedding)
-
-  def narrow(self, params: Any, tokens: Int[Array, 'K']) -> Any:
-    """Packed parameters whose head predicts only `tokens`."""
-    return layers.narrow_head(params, tokens,
-                              tied=self.config.logits_via_embedding)
-
   def init(self, params: Any, prompt: types.Prompt,
            capacity: int) -> cache_lib.Cache:
     """Runs the encoder; allocates `capacity` slots per row.
@@ -388,7 +375,7 @@ class T5:
       raise ValueError('A T5 needs Prompt.inputs, the text that its encoder '
                        'reads; got None.')
     cfg, b = self.config, len(prompt.inputs)
-    memory = self._apply(params, prompt.inputs, method='memory')
+    memory = self.apply(params, prompt.inputs, method='memory')
     shape = (b, capacity, cfg.num_heads, cfg.head_dim)
     slots = jnp.zeros(shape, cfg.dtype)
     return cache_lib.Cache(((slots, slots),) * cfg.num_decoder_layers,
@@ -399,14 +386,7 @@ class T5:
     """Hidden states [B, N, E] of a block, written at [length, length + N)."""
     distance, mask = cache.view(tree)
     cross = seen(cache.static.inputs, tree.tokens.shape[1])
-    hidden, slots = self._apply(
+    hidden, slots = self.apply(
         params, tree.tokens, distance, mask, cross, cache.static.memory,
         cache.write, method='extend')
     return hidden, cache.replace(layers=slots)
-
-  def head(self, params: Any, hidden: Float[Array, '*axes E']):
-    """Logits [*axes, V], float32."""
-    return self._apply(params, hidden, method='readout')
-
-  def _apply(self, params, *args, method: str):
-    return self.module.apply({'params': params}, *args, method=method)

@@ -9,7 +9,7 @@ import pytest
 from spec_cascades import checkpoints, decode, targets, warp
 from spec_cascades.drafters import null
 from spec_cascades.evaluation import examples, text
-from spec_cascades.models import gemma
+from spec_cascades.models import presets
 from tests.models import tiny
 
 pytestmark = pytest.mark.slow
@@ -60,7 +60,7 @@ def their_logits(theirs, tokens):
 def test_the_configuration_is_the_preset(loaded):
   name, ours, _ = loaded
   preset = dict(gemma3='gemma3_270m', smollm2='smollm2_135m')[name]
-  assert ours.lm.config == gemma.PRESETS[preset]
+  assert ours.lm.config == presets.PRESETS[preset]
 
 
 def test_logits_agree(loaded):

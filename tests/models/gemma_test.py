@@ -9,7 +9,7 @@ import pytest
 
 from spec_cascades import types
 from spec_cascades.checkpoints import huggingface
-from spec_cascades.models import gemma
+from spec_cascades.models import gemma, presets
 from tests.models import tiny
 
 TOKENS = np.random.default_rng(0).integers(1, tiny.VOCAB, (2, 24))
@@ -111,7 +111,7 @@ def test_version_4_configurations_describe_the_presets():
           intermediate_size=1536, hidden_act='silu', rms_norm_eps=1e-5,
           rope_theta=100_000, tie_word_embeddings=True))
   for name, described in older.items():
-    want, got = gemma.PRESETS[name], huggingface.gemma_config(described)
+    want, got = presets.PRESETS[name], huggingface.gemma_config(described)
     scale = want.query_scale or want.head_dim**-.5
     assert (got.query_scale or got.head_dim**-.5) == pytest.approx(scale)
     loose = dict(query_scale=None)
@@ -141,7 +141,8 @@ def test_presets_have_the_published_parameter_counts():
     shapes = jax.eval_shape(lm.init_params, jax.random.key(0))
     return sum(math.prod(x.shape) for x in jax.tree.leaves(shapes))
 
-  for name, config in gemma.PRESETS.items():
+  for name in COUNTS:
+    config = presets.PRESETS[name]
     rest = count(config, 0)
     layer = count(config, 1) - rest
     assert rest + config.num_layers * layer == COUNTS[name], name
