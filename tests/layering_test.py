@@ -17,7 +17,8 @@ ORDER = '''
   cache warp
   targets verify
   judges
-  api exact sampler stats theory
+  api exact sampler stats
+  theory
   models
   drafters
   decode

@@ -21,6 +21,8 @@ from spec_cascades.checkpoints import tensors
 CONFIG, WEIGHTS = 'config.json', 'model.safetensors'
 INDEX = 'model.safetensors.index.json'
 EMBEDDING = 'token_embedder/embedding'
+# Ours, in a configuration of theirs: the longest input in tokens.
+LONGEST = 'max_input_length'
 # A check of copies compares so many bytes at a time.
 COMPARED = 2**23
 
@@ -60,8 +62,12 @@ def source(path: str | os.PathLike) -> loading.Source:
   _check_complete(path, lm.config, wanted)
   leaves[EMBEDDING] = _same(path, leaves[EMBEDDING],
                             [found[name] for name in names.copies])
+  longest = config.get(LONGEST)
+  if longest is not None:
+    loading.check_longest(path / CONFIG, longest)
   return loading.Source(path, lm, leaves, names.left_over,
-                        tokenizer_of(path, lm.vocab_size))
+                        tokenizer_of(path, lm.vocab_size),
+                        max_input_length=longest)
 
 
 def arrays(path: pathlib.Path) -> dict[str, loading.Leaf]:

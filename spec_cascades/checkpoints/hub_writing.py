@@ -56,9 +56,11 @@ def write(directory: str | os.PathLike, source: loading.Source,
     index = dict(metadata=dict(total_size=total), weight_map=places)
     files.write_atomically(directory / hub.INDEX,
                            json.dumps(index, indent=2) + '\n')
-  files.write_atomically(
-      directory / hub.CONFIG,
-      json.dumps({**described, 'torch_dtype': dtype}, indent=2) + '\n')
+  described |= {'torch_dtype': dtype}
+  if source.max_input_length is not None:
+    described |= {hub.LONGEST: source.max_input_length}
+  files.write_atomically(directory / hub.CONFIG,
+                         json.dumps(described, indent=2) + '\n')
 
 
 def describe(config: Any) -> dict[str, Any]:

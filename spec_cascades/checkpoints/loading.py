@@ -262,6 +262,13 @@ def check_words(path: pathlib.Path, size: int, rows: int,
                      'with.')
 
 
+def check_longest(path: Any, length: Any) -> None:
+  """Refuses a longest input that is none; `path` says so."""
+  if type(length) is not int or not 0 < length < 2**31:
+    raise ValueError(f'{path} says max_input_length={length!r}; allowed: 1 to '
+                     f'{2**31 - 1}.')
+
+
 def max_input_length(source: Source, tokenizer: Any) -> int:
   """The longest input in tokens that a checkpoint takes.
 

@@ -222,10 +222,7 @@ def read_config(directory: str | os.PathLike) -> dict[str, Any]:
   if type(shards) is not int or not 0 < shards < MAX_SHARDS:
     raise ValueError(f'{path} says shards={shards}; allowed: 1 to '
                      f'{MAX_SHARDS - 1}.')
-  longest = config.get('max_input_length', DEFAULT_MAX_INPUT)
-  if type(longest) is not int or not 0 < longest < 2**31:
-    raise ValueError(f'{path} says max_input_length={longest!r}; allowed: 1 to '
-                     f'{2**31 - 1}.')
+  loading.check_longest(path, config.get('max_input_length', DEFAULT_MAX_INPUT))
   if not isinstance(config['config'], dict):
     raise ValueError(f'{path}: config has to be an object. Save the model '
                      'again.')

@@ -15,7 +15,7 @@ import tinypair
 
 from spec_cascades import checkpoints
 from spec_cascades.checkpoints import (
-    converting, hub_config, hub_writing, loading, native, tensors)
+    converting, hub, hub_config, hub_writing, loading, native, tensors)
 from spec_cascades.data import tokenizers
 from spec_cascades.data import words
 from spec_cascades.evaluation import examples, pairs
@@ -233,9 +233,17 @@ def test_the_longest_input_is_kept(tmp_path, vocabulary):
   assert pairs.load(str(tmp_path / 'b'), None).max_input_length == 64
   converting.convert(model, tmp_path / 'c', to='huggingface')
   converting.convert(tmp_path / 'c', tmp_path / 'd')
-  for place in 'cd':                           # theirs do not say
-    pair = pairs.load(str(tmp_path / place), None)
-    assert pair.max_input_length == loading.DEFAULT_MAX_INPUT
+  for place in 'cd':
+    assert pairs.load(str(tmp_path / place), None).max_input_length == 64
+  config = tmp_path / 'c' / hub.CONFIG
+  told = json.loads(config.read_text())
+  del told[hub.LONGEST]                        # as theirs, which do not say
+  config.write_text(json.dumps(told))
+  pair = pairs.load(str(tmp_path / 'c'), None)
+  assert pair.max_input_length == loading.DEFAULT_MAX_INPUT
+  config.write_text(json.dumps(told | {hub.LONGEST: 0}))
+  with pytest.raises(ValueError, match='max_input_length=0; allowed: 1 to'):
+    checkpoints.load(tmp_path / 'c')
 
 
 @pytest.mark.parametrize('says', [
