@@ -13,6 +13,7 @@ from typing import Iterator
 
 import numpy as np
 
+from spec_cascades.checkpoints import buffers
 from spec_cascades.checkpoints import gguf_config
 from spec_cascades.checkpoints import gguf_header
 from spec_cascades.checkpoints import loading
@@ -107,7 +108,7 @@ def _leaf(tensor: gguf_header.Tensor, ours: str, config: gemma.GemmaConfig,
   if family.permuted and 'key' in ours:
     heads = config.num_kv_heads
 
-  def read() -> np.ndarray | loading.Rows:
+  def read() -> np.ndarray | buffers.Rows:
     if ours.endswith('scale'):
       return np.asarray(gguf_header.rows(tensor)) - np.float32(
           config.norm_offset)

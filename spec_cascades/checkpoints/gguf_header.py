@@ -15,6 +15,7 @@ from typing import Any, Mapping
 import jax.numpy as jnp
 import numpy as np
 
+from spec_cascades.checkpoints import buffers
 from spec_cascades.checkpoints import loading
 
 MAGIC = b'GGUF'
@@ -96,7 +97,7 @@ def read(path: pathlib.Path) -> Header:
   return Header(path, metadata, tensors)
 
 
-def rows(tensor: Tensor, order: np.ndarray | None = None) -> loading.Rows:
+def rows(tensor: Tensor, order: np.ndarray | None = None) -> buffers.Rows:
   """A tensor as float32, dequantised when it is indexed.
 
   Args:
@@ -114,9 +115,9 @@ def rows(tensor: Tensor, order: np.ndarray | None = None) -> loading.Rows:
       return _floats(dequantise, tensor.data, tensor.kind.name)[0][part]
     raw = tensor.data[part if order is None else order[part]]
     out = _floats(dequantise, raw, tensor.kind.name)
-    loading.forget(tensor.data)
+    buffers.forget(tensor.data)
     return out
-  return loading.Rows(shape, np.dtype(np.float32), make)
+  return buffers.Rows(shape, np.dtype(np.float32), make)
 
 
 def _floats(dequantise, raw, kind) -> np.ndarray:

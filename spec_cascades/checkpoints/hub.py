@@ -13,6 +13,7 @@ from typing import Any, Callable
 
 import numpy as np
 
+from spec_cascades.checkpoints import buffers
 from spec_cascades.checkpoints import hub_config
 from spec_cascades.checkpoints import huggingface
 from spec_cascades.checkpoints import loading
@@ -148,7 +149,7 @@ def _same(path: pathlib.Path, leaf: loading.Leaf,
     for copy in copies:
       other = copy.read()
       if array.shape != other.shape or array.dtype != other.dtype or not all(
-          _equal(array, other, rows) for rows in loading.rows(array, COMPARED)):
+          _equal(array, other, rows) for rows in buffers.rows(array, COMPARED)):
         raise ValueError(f'{path}: {copy.name} is not {leaf.name}, but '
                          f'{CONFIG} says that they are tied.')
     return array
@@ -159,6 +160,6 @@ def _equal(one: np.ndarray, other: np.ndarray, rows: slice) -> bool:
   """Whether some rows have the same bits; forgets what was read."""
   bits = lambda x: np.ascontiguousarray(x[rows]).view(np.uint8)
   same = np.array_equal(bits(one), bits(other))
-  loading.forget(one)
-  loading.forget(other)
+  buffers.forget(one)
+  buffers.forget(other)
   return same

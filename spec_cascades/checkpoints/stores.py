@@ -19,6 +19,7 @@ import msgpack
 import numpy as np
 import tensorstore as ts
 
+from spec_cascades.checkpoints import buffers
 from spec_cascades.checkpoints import hub
 from spec_cascades.checkpoints import loading
 from spec_cascades.models import gemma
@@ -74,7 +75,7 @@ class Stored:
   def nbytes(self) -> int:
     return math.prod(self.shape) * self.dtype.itemsize
 
-  def open(self) -> loading.Rows:
+  def open(self) -> buffers.Rows:
     """Opens it; what is indexed is what is read."""
     row = self.nbytes // self.shape[0] if self.shape else 0
     # Rows are asked for a few at a time: a chunk is decoded once.
@@ -88,7 +89,7 @@ class Stored:
     def make(part: Any) -> np.ndarray:
       with loading.readable(self.path, *ERRORS):
         return np.asarray(array[part].read().result())
-    return loading.Rows(self.shape, self.dtype, make)
+    return buffers.Rows(self.shape, self.dtype, make)
 
 
 def arrays(directory: pathlib.Path, wanted: Mapping[str, str | np.ndarray]

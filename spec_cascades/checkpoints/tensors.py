@@ -19,6 +19,7 @@ from typing import Any, Callable, Mapping
 import ml_dtypes
 import numpy as np
 
+from spec_cascades.checkpoints import buffers
 from spec_cascades.checkpoints import loading
 
 FLOATS = {'F64': np.float64, 'F32': np.float32, 'F16': np.float16,
@@ -90,10 +91,10 @@ def write(path: pathlib.Path, leaves: Mapping[str, loading.Leaf], dtype: str,
       file.write(len(text).to_bytes(8, 'little') + text)
       for leaf in leaves.values():
         array = np.asarray(loading.read(leaf))
-        for rows in loading.rows(array, CHUNK):
-          part = loading.copied(np.asarray(array[rows]), kind)
+        for rows in buffers.rows(array, CHUNK):
+          part = buffers.copied(np.asarray(array[rows]), kind)
           file.write(part.reshape(-1).view(np.uint8))
-          loading.forget(array)
+          buffers.forget(array)
         tick(array.size * kind.itemsize)
       file.flush()
       os.fsync(file.fileno())

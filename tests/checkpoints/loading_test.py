@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from spec_cascades import checkpoints
-from spec_cascades.checkpoints import loading
+from spec_cascades.checkpoints import buffers, loading
 from tests.models import tiny
 
 LM = tiny.LMS['gemma2']
@@ -76,11 +76,11 @@ def test_parameters_are_cast(params, dtype, kind):
 
 def test_a_large_array_has_pages_that_are_not_the_files():
   """What gives back a file's pages must not touch them."""
-  x = np.arange(loading.PAGES, dtype=np.float32).reshape(512, -1)
+  x = np.arange(buffers.PAGES, dtype=np.float32).reshape(512, -1)
   for turned in (x, x.T):
-    y = loading.copied(turned, np.dtype(np.float32))
+    y = buffers.copied(turned, np.dtype(np.float32))
     assert y.ctypes.data % loading.ALIGNMENT == 0
-    loading.forget(y)
+    buffers.forget(y)
     np.testing.assert_array_equal(y, turned)
     placed = jax.device_put(y)
     del y
@@ -168,14 +168,14 @@ def test_rows_that_are_made_when_indexed_look_like_an_array(shape, turned,
     asked.append(part.stop - part.start)
     return stored[part]
 
-  lazy = loading.Rows(shape, stored.dtype, make)
+  lazy = buffers.Rows(shape, stored.dtype, make)
   lazy, want = (lazy.T, stored.T) if turned else (lazy, stored)
   assert lazy.shape == want.shape and lazy.T.T == lazy
   np.testing.assert_array_equal(lazy, want)
   asked.clear()
   for index in ((slice(1, 3),), (slice(None), slice(1, 4)),
                 (slice(2, 4), slice(0, 3)), (slice(None), slice(None))):
-    part = loading.copied(lazy[index], np.dtype(np.float32))
+    part = buffers.copied(lazy[index], np.dtype(np.float32))
     np.testing.assert_array_equal(part, want[index])
     assert part.flags.c_contiguous
   assert max(asked) == 1                    # 24 bytes: never more than a row
@@ -184,9 +184,9 @@ def test_rows_that_are_made_when_indexed_look_like_an_array(shape, turned,
 
 
 def test_a_number_that_is_made_when_indexed():
-  lazy = loading.Rows((), np.dtype(np.float32),
+  lazy = buffers.Rows((), np.dtype(np.float32),
                       lambda part: np.float32(3)[part])
-  assert loading.copied(lazy, np.dtype(np.float16)) == np.asarray(lazy) == 3
+  assert buffers.copied(lazy, np.dtype(np.float16)) == np.asarray(lazy) == 3
 
 
 def test_shards_of_rows_are_made_one_by_one(params):
@@ -198,7 +198,7 @@ def test_shards_of_rows_are_made_one_by_one(params):
     if array.ndim < 2:
       return leaf
     make = lambda part: asked.append(part) or array[part]
-    made = loading.Rows(array.shape, array.dtype, make)
+    made = buffers.Rows(array.shape, array.dtype, make)
     return loading.Leaf(leaf.shape, leaf.nbytes, lambda: made, leaf.name)
 
   leaves = {k: lazily(x) for k, x in leaves_of(params).items()}
