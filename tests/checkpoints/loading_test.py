@@ -79,7 +79,7 @@ def test_a_large_array_has_pages_that_are_not_the_files():
   x = np.arange(buffers.PAGES, dtype=np.float32).reshape(512, -1)
   for turned in (x, x.T):
     y = buffers.copied(turned, np.dtype(np.float32))
-    assert y.ctypes.data % loading.ALIGNMENT == 0
+    assert y.ctypes.data % buffers.ALIGNMENT == 0
     buffers.forget(y)
     np.testing.assert_array_equal(y, turned)
     placed = jax.device_put(y)
@@ -161,7 +161,7 @@ def test_the_shipped_models_load_by_their_path():
 @pytest.mark.parametrize('shape', [(7, 5), (6, 4)])
 def test_rows_that_are_made_when_indexed_look_like_an_array(shape, turned,
                                                             monkeypatch):
-  monkeypatch.setattr(loading, 'MADE', 24)           # a row or two at a time
+  monkeypatch.setattr(buffers, 'MADE', 24)           # a row or two at a time
   stored, asked = np.arange(float(np.prod(shape))).reshape(shape), []
 
   def make(part):
