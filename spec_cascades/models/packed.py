@@ -1,6 +1,7 @@
 """What T5 and Gemma share: a linen module that decodes packed parameters."""
 from __future__ import annotations
 
+import abc
 import dataclasses
 from typing import Any
 
@@ -11,7 +12,7 @@ from spec_cascades.models import layers
 
 
 @dataclasses.dataclass(frozen=True)
-class PackedModel:
+class PackedModel(abc.ABC):
   """The part of a `LanguageModel` that its head and its layout need.
 
   A family adds `module` (with a method `readout`), `init_params`,
@@ -25,8 +26,9 @@ class PackedModel:
     return self.config.vocab_size
 
   @property
+  @abc.abstractmethod
   def module(self) -> nn.Module:
-    raise NotImplementedError
+    """The linen module; cheap to make."""
 
   def pack(self, params: dict[str, Any]) -> dict[str, Any]:
     """Checkpoint layout -> decode layout, matrices in activations' dtype."""
