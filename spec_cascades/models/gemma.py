@@ -370,5 +370,5 @@ class Gemma(packed.PackedModel):
     distance, mask = cache.view(tree)
     position = cache.length[:, None] + tree.depth
     hidden, slots = self.apply(params, tree.tokens, position, distance, mask,
-                                cache.write, method='extend')
+                               cache.write, method='extend')
     return hidden, cache.replace(layers=slots)
