@@ -63,12 +63,18 @@ def write(directory: pathlib.Path, points: Mapping[str, points_lib.Point],
       partial.rename(folder / names[row.key])
 
 
-def _write(run: pathlib.Path, row: results.Row) -> None:
+def writer(directory: pathlib.Path) -> Any:
+  """A clu writer of events; loads TensorFlow."""
+  load()
   from clu.metric_writers import summary_writer  # It loads TensorFlow.
-  writer = summary_writer.SummaryWriter(str(run))
-  writer.write_hparams(_known(row, SETTING))
-  writer.write_scalars(0, _known(row, SCALARS))
-  writer.close()
+  return summary_writer.SummaryWriter(str(directory))
+
+
+def _write(run: pathlib.Path, row: results.Row) -> None:
+  events = writer(run)
+  events.write_hparams(_known(row, SETTING))
+  events.write_scalars(0, _known(row, SCALARS))
+  events.close()
 
 
 def _known(row: results.Row, names: Sequence[str]) -> dict[str, Any]:

@@ -223,7 +223,8 @@ class Decoder(nn.Module):
       self.logits_dense = layers.Dense(cfg.vocab_size, ('embed', 'vocab'),
                                        wide=True)
 
-  def __call__(self, x, position, distance, mask, write: Callable):
+  def __call__(self, x, position, distance, mask, write: Callable, *,
+               remat: bool = False):
     """Embedded block [B, N, E] -> normed states, keys/values per layer.
 
     Args:
@@ -232,6 +233,7 @@ class Decoder(nn.Module):
       distance: Query position - key position [B, N, S].
       mask: Keys that a node may see [B, N, S], before windows.
       write: (layer, block's keys and values) -> keys and values to attend to.
+      remat: See `layers.call`; for gradients.
     """
     cfg = self.config
     ropes = {window: cfg.local_rope if window else cfg.rope
@@ -243,8 +245,8 @@ class Decoder(nn.Module):
     owned = []
     for i, layer in enumerate(self.layers):
       window = cfg.window(i)
-      x, own = layer(x, angles[window], masks[window],
-                     functools.partial(write, i))
+      x, own = layers.call(layer, x, angles[window], masks[window],
+                           remat=remat, write=functools.partial(write, i))
       owned.append(own)
     return self.decoder_norm(x), tuple(owned)
 
@@ -264,7 +266,8 @@ class Transformer(nn.Module):
     self.decoder = Decoder(cfg)
 
   def __call__(self, tokens: Int[Array, 'B N'],
-               at: Int[Array, 'B T'] | None = None) -> Float[Array, 'B T V']:
+               at: Int[Array, 'B T'] | None = None, *, remat: bool = False
+               ) -> Float[Array, 'B T V']:
     """Teacher-forced logits: at n, of the token behind tokens[:, :n + 1].
 
     Padding on the right needs no mask: nothing before it sees it.
@@ -272,25 +275,26 @@ class Transformer(nn.Module):
     Args:
       tokens: What is read.
       at: The positions n whose logits are wanted; None: all.
+      remat: See `layers.call`; for gradients.
     """
     b, n = tokens.shape
     position = jnp.broadcast_to(jnp.arange(n), (b, n))
     distance = position[:, :, None] - position[:, None]
     hidden, _ = self.extend(tokens, position, distance, distance >= 0,
-                            lambda layer, block: block)
+                            lambda layer, block: block, remat=remat)
     if at is not None:
       hidden = jnp.take_along_axis(hidden, at[..., None], 1)
     return self.readout(hidden)
 
   def extend(self, tokens: Int[Array, 'B N'], position: Int[Array, 'B N'],
              distance: Int[Array, 'B N S'], mask: Bool[Array, 'B N S'],
-             write: Callable):
+             write: Callable, *, remat: bool = False):
     """Scores a block: states [B, N, E] and keys and values of every layer."""
     cfg = self.config
     x = self.token_embedder(tokens).astype(cfg.dtype)
     if cfg.scale_embedding:
       x = x * jnp.asarray(cfg.emb_dim**0.5, x.dtype)
-    return self.decoder(x, position, distance, mask, write)
+    return self.decoder(x, position, distance, mask, write, remat=remat)
 
   def readout(self, hidden: Float[Array, '*axes E']) -> Float[Array, '*axes V']:
     """Float32 logits of decoder states."""
@@ -334,8 +338,8 @@ class Gemma(packed.PackedModel):
 
   def teacher_forced(self, params: dict[str, Any],
                      batch: Mapping[str, Array], *,
-                     dropout: Key[Array, ''] | None = None
-                     ) -> Float[Array, 'B T V']:
+                     dropout: Key[Array, ''] | None = None,
+                     remat: bool = False) -> Float[Array, 'B T V']:
     """Logits of a batch's targets, each given the input and those before it.
 
     Args:
@@ -343,11 +347,12 @@ class Gemma(packed.PackedModel):
       batch: `inputs` [B, W], of which row b has `input_lengths[b]` >= 1
         tokens, and `targets` [B, T], which go on where the input ends.
       dropout: Not used: there is none.
+      remat: For a gradient in less memory, see `layers.call`.
     """
     del dropout
     tokens, at = joined(*(
         batch[name] for name in ('inputs', 'input_lengths', 'targets')))
-    return self.module.apply({'params': params}, tokens, at)
+    return self.module.apply({'params': params}, tokens, at, remat=remat)
 
   def init(self, params: Any, prompt: types.Prompt,
            capacity: int) -> cache_lib.Cache:

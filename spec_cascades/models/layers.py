@@ -62,6 +62,16 @@ class Spent(dict):
       yield name, self.pop(name)
 
 
+def call(layer: nn.Module, *arrays: Any, remat: bool, **static: Any) -> Any:
+  """`layer(*arrays, **static)`.
+
+  With `remat`, gradients keep what goes into the layer and compute again what
+  is inside: less memory for one more forward pass.
+  """
+  run = lambda layer, *arrays: layer(*arrays, **static)
+  return (nn.remat(run) if remat else run)(layer, *arrays)
+
+
 def pack_kernel(kernel: Float[Array, 'in out'], backend: str) -> Packed:
   """One kernel in the layout that `backend` reads fastest."""
   out_in = kernel.size >= OUT_IN_ELEMENTS.get(backend, math.inf)

@@ -173,7 +173,7 @@ class DecoderLayer(nn.Module):
     self.mlp = MlpBlock(self.config)
     self.drop = nn.Dropout(self.config.dropout_rate, broadcast_dims=(-2,))
 
-  def __call__(self, x, bias, mask, cross_mask, *, encoded=None, memory=None,
+  def __call__(self, x, bias, mask, cross_mask, encoded=None, memory=None, *,
                write: Callable = lambda block: block,
                deterministic: bool = True):
     """Hidden states [B, N, E] -> the same, and keys/values of the block."""
@@ -205,7 +205,8 @@ class Encoder(nn.Module):
     self.encoder_norm = layers.RMSNorm()
     self.drop = nn.Dropout(cfg.dropout_rate, broadcast_dims=(-2,))
 
-  def __call__(self, x, visible, *, deterministic: bool = True):
+  def __call__(self, x, visible, *, deterministic: bool = True,
+               remat: bool = False):
     """Embedded inputs [B, I, E], visible [B, I] -> states [B, I, E]."""
     b, n = visible.shape
     i = jnp.arange(n)
@@ -213,7 +214,8 @@ class Encoder(nn.Module):
     mask = jnp.broadcast_to(visible[:, None], (b, n, n))
     x = self.drop(x, deterministic=deterministic)
     for layer in self.layers:
-      x = layer(x, bias, mask, deterministic=deterministic)
+      x = layers.call(layer, x, bias, mask, remat=remat,
+                      deterministic=deterministic)
     return self.drop(self.encoder_norm(x), deterministic=deterministic)
 
 
@@ -231,7 +233,8 @@ class Decoder(nn.Module):
       self.logits_dense = layers.Dense(cfg.vocab_size, ('embed', 'vocab'))
 
   def __call__(self, x, distance, mask, cross_mask, *, encoded=None,
-               memory=None, write=None, deterministic: bool = True):
+               memory=None, write=None, deterministic: bool = True,
+               remat: bool = False):
     """Embedded block [B, N, E] -> normed states, keys/values per layer.
 
     Args:
@@ -243,14 +246,16 @@ class Decoder(nn.Module):
       memory: Cross-attention keys and values per layer.
       write: (layer, block's keys and values) -> keys and values to attend to.
       deterministic: No dropout.
+      remat: See `layers.call`; for gradients.
     """
     bias = self.relpos_bias(distance)
     x, owned = self.drop(x, deterministic=deterministic), []
     for i, layer in enumerate(self.layers):
       store = functools.partial(write, i) if write else lambda block: block
-      x, own = layer(x, bias, mask, cross_mask, encoded=encoded,
-                     memory=memory[i] if memory else None, write=store,
-                     deterministic=deterministic)
+      x, own = layers.call(
+          layer, x, bias, mask, cross_mask, encoded,
+          memory[i] if memory else None, remat=remat, write=store,
+          deterministic=deterministic)
       owned.append(own)
     x = self.drop(self.decoder_norm(x), deterministic=deterministic)
     return x, tuple(owned)
@@ -275,32 +280,35 @@ class Transformer(nn.Module):
     self.decoder = Decoder(cfg)
 
   def __call__(self, inputs: Int[Array, 'B I'], shifted: Int[Array, 'B N'], *,
-               deterministic: bool = True) -> Float[Array, 'B N V']:
+               deterministic: bool = True, remat: bool = False
+               ) -> Float[Array, 'B N V']:
     """Teacher-forced logits; 0 is padding in `inputs`.
 
     Args:
       inputs: Encoder tokens.
       shifted: Decoder inputs: the targets moved right by one, 0 first.
       deterministic: No dropout; otherwise give an rng named 'dropout'.
+      remat: See `layers.call`; for gradients.
     """
-    encoded = self.encode(inputs, deterministic=deterministic)
+    encoded = self.encode(inputs, deterministic=deterministic, remat=remat)
     b, n = shifted.shape
     i = jnp.arange(n)
     distance = i[:, None] - i[None]
     hidden, _ = self.decoder(
         self.embed(shifted), distance[None],
         jnp.broadcast_to(distance >= 0, (b, n, n)), seen(inputs, n),
-        encoded=encoded, deterministic=deterministic)
+        encoded=encoded, deterministic=deterministic, remat=remat)
     return self.readout(hidden)
 
   def embed(self, tokens):
     """Token embeddings in the activations' dtype."""
     return self.token_embedder(tokens).astype(self.config.dtype)
 
-  def encode(self, inputs: Int[Array, 'B I'], *, deterministic: bool = True):
+  def encode(self, inputs: Int[Array, 'B I'], *, deterministic: bool = True,
+             remat: bool = False):
     """Encoder states [B, I, E]."""
     return self.encoder(self.embed(inputs), inputs > 0,
-                        deterministic=deterministic)
+                        deterministic=deterministic, remat=remat)
 
   def memory(self, inputs: Int[Array, 'B I']):
     """Encodes a prompt: cross-attention keys and values of every layer."""
@@ -348,8 +356,8 @@ class T5(packed.PackedModel):
 
   def teacher_forced(self, params: dict[str, Any],
                      batch: Mapping[str, Array], *,
-                     dropout: Key[Array, ''] | None = None
-                     ) -> Float[Array, 'B T V']:
+                     dropout: Key[Array, ''] | None = None,
+                     remat: bool = False) -> Float[Array, 'B T V']:
     """Logits of a batch's targets, each given those before it.
 
     Args:
@@ -357,12 +365,13 @@ class T5(packed.PackedModel):
       batch: `inputs` [B, W] that the encoder reads, 0 being padding, and
         `targets` [B, T].
       dropout: Of its noise; None: no dropout.
+      remat: For a gradient in less memory, see `layers.call`.
     """
     shifted = jnp.pad(batch['targets'][:, :-1], ((0, 0), (1, 0)))
     rngs = {} if dropout is None else {'dropout': dropout}
     return self.module.apply(
         {'params': params}, batch['inputs'], shifted,
-        deterministic=dropout is None, rngs=rngs)
+        deterministic=dropout is None, remat=remat, rngs=rngs)
 
   def init(self, params: Any, prompt: types.Prompt,
            capacity: int) -> cache_lib.Cache:

@@ -182,6 +182,16 @@ class ParallelText:
     width, rows = self._plan(epoch)[i]
     return {name: x[rows] for name, x in self.train[width].items()}
 
+  def where(self, step: int) -> str:
+    """The batch of a step, in words."""
+    epoch, i = divmod(step, self.steps_per_epoch)
+    width, rows = self._plan(epoch)[i]
+    first = self.train[width]
+    text = self.vocabulary.decode(
+        first['inputs'][rows[0], :first['input_lengths'][rows[0]]].tolist())
+    return (f'batch {i} of epoch {epoch}, {len(rows)} pairs of up to {width} '
+            f'tokens, the first {text[:60]!r}')
+
 
 def chunks(arrays: dict[str, np.ndarray], rows: int,
            limit: int) -> list[dict[str, np.ndarray]]:

@@ -6,6 +6,7 @@ compared with the verifier's own decoding.
 """
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import itertools
 import json
@@ -14,62 +15,94 @@ import shutil
 import time
 from typing import Callable
 
+import jax
 import numpy as np
 
+from spec_cascades import check
 from spec_cascades import checkpoints
+from spec_cascades import targets
+from spec_cascades import warp
 from spec_cascades.data import files
+from spec_cascades.drafters import chain
 from spec_cascades.evaluation import pairs
 from spec_cascades.training import data
-from spec_cascades.training import quality
 from spec_cascades.training import start
+from spec_cascades.training import writing
+
+
+@dataclasses.dataclass(frozen=True)
+class Shard:
+  """Chunk i of a corpus is that of the process with index i modulo count."""
+  index: int = 0
+  count: int = 1
+
+  def __post_init__(self):
+    check.interval('count of Shard', self.count, 1, 10**6, whole=True)
+    check.interval('index of Shard', self.index, 0, self.count - 1, whole=True)
 
 
 def distill(corpus: data.ParallelText, verifier: str, output: str, *,
-            sentences: int | None = None, chunk: int = 1024, batch: int = 128,
-            seed: int = 0, log: Callable[[str], None] = print) -> None:
+            drafter: str | None = None, gamma: int = 5,
+            temperature: float = 0.0, sentences: int | None = None,
+            chunk: int = 1024, batch: int = 128, seed: int = 0,
+            shard: Shard = Shard(), log: Callable[[str], None] = print) -> None:
   """Writes train.jsonl with the verifier's translations beside the old splits.
 
-  Finished chunks are kept: the same call goes on after an interruption.
+  Finished chunks are kept: the same call goes on after an interruption. Several
+  processes may share an output, each with a `shard` of its own; the one that
+  finds all chunks there joins them.
 
   Args:
     corpus: What to translate. Pairs longer than its widest bucket are left
       out, as they are in training.
     verifier: A checkpoint of any format.
     output: The new corpus; its validation and test splits are the old ones.
+    drafter: Another, that drafts for it: the translations are still the
+      verifier's own, sooner.
+    gamma: Length of its drafts.
+    temperature: Of what is drawn; 0 is greedy.
     sentences: Training sentences to translate, chosen at random; None is all.
     chunk: Sentences between writes.
     batch: Rows of a decoding call.
-    seed: Of the choice.
+    seed: Of the choice, and of what is drawn.
+    shard: Which chunks to write.
     log: Receives lines of progress.
 
   Raises:
-    ValueError: The vocabularies differ, or `output` was begun by another call.
+    ValueError: The vocabularies differ, a number is out of its domain, or
+      `output` was begun by another call.
   """
   if sentences is not None and sentences < 1:
     raise ValueError(f'Got {sentences} sentences; allowed: 1 or more, or None '
                      'for all.')
-  found = checkpoints.load(verifier)
-  lm, params, _ = found
-  start.check(lm, corpus, _room(corpus, max(corpus.buckets)))
-  start.check_words(verifier, found, corpus.vocabulary)
+  writer = _Writer(corpus, verifier, drafter, gamma, temperature, batch, seed)
   folder = pathlib.Path(output).expanduser()
   folder.mkdir(parents=True, exist_ok=True)
   lines = _chosen(corpus, sentences, seed)
   texts = json.dumps(lines, sort_keys=True).encode()
   call = dict(verifier=pairs.digest(verifier), chunk=chunk,
               lines=hashlib.sha256(texts).hexdigest())
+  if temperature:
+    call |= dict(temperature=temperature, seed=seed)
   _claim(folder / 'call.json', call)
   for split in ('validation', 'test'):
     shutil.copy(pathlib.Path(corpus.directory).expanduser() / f'{split}.jsonl',
                 folder / f'{split}.jsonl')
   parts, began = range(0, len(lines), chunk), time.time()
-  todo = [i for i in parts if not _part(folder, i).is_file()]
+  todo = [i for i in parts[shard.index::shard.count]
+          if not _part(folder, i).is_file()]
   for done, first in enumerate(todo, 1):
-    files.write_atomically(_part(folder, first), _translated(
-        lm, params, corpus, lines[first:first + chunk], batch))
+    files.write_atomically(_part(folder, first),
+                           writer(lines[first:first + chunk], first))
     left = (len(todo) - done) * (time.time() - began) / done
     log(f'{min(first + chunk, len(lines))}/{len(lines)} sentences  '
+        f'{writer.tokens / writer.calls:.2f} tokens a call  '
         f'left {left / 60:.0f} min')
+  missing = [i for i in parts if not _part(folder, i).is_file()]
+  if missing:
+    log(f'{len(missing)} of {len(parts)} chunks are still to come from other '
+        'processes; the last one joins them.')
+    return
   files.write_atomically(folder / 'train.jsonl', ''.join(
       _part(folder, i).read_text(encoding='utf-8') for i in parts))
 
@@ -84,19 +117,44 @@ def _chosen(corpus, sentences, seed):
   return list(itertools.islice(fits, sentences))
 
 
-def _translated(lm, params, corpus, lines, batch):
-  """JSON lines with the targets replaced; sentences of a width go together."""
-  encode, out = corpus.encode, {}
-  for low, width in zip((0, *corpus.buckets), corpus.buckets):
-    rows = [i for i, line in enumerate(lines)
-            if low < len(encode(line[corpus.source])) <= width]
-    found = quality.translate(
-        lm, params, corpus, [lines[i][corpus.source] for i in rows],
-        width=width, max_length=_room(corpus, width), batch=batch)
-    out |= dict(zip(rows, found))
-  return ''.join(
-      json.dumps({**line, corpus.target: out[i]}, ensure_ascii=False) + '\n'
-      for i, line in enumerate(lines))
+class _Writer:
+  """Loads the models once; turns lines into lines with other targets."""
+
+  def __init__(self, corpus, verifier, drafter, gamma, temperature, batch,
+               seed):
+    check.scalars(targets.Lossless(), warp.Warp(temperature))
+    found = checkpoints.load(verifier)
+    start.check(found.lm, corpus, _room(corpus, max(corpus.buckets)))
+    start.check_words(verifier, found, corpus.vocabulary)
+    self._drafter = dict()
+    if drafter is not None:
+      lm, params = start.teacher(drafter, found.lm, corpus.vocabulary)
+      self._drafter = dict(drafter=chain.Chain(lm, gamma),
+                           draft_params=lm.pack(params))
+    self._lm, self._params = found.lm, found.lm.pack(found.params)
+    self._corpus, self._batch = corpus, batch
+    self._temperature, self._seed = temperature, seed
+    self.tokens = self.calls = 0
+
+  def __call__(self, lines, first) -> str:
+    """JSON lines from number `first` on; those of a width go together."""
+    corpus, out = self._corpus, {}
+    encoded = [corpus.encode(line[corpus.source]) for line in lines]
+    for low, width in zip((0, *corpus.buckets), corpus.buckets):
+      rows = [i for i, row in enumerate(encoded) if low < len(row) <= width]
+      key = jax.random.fold_in(jax.random.key(self._seed), first + width)
+      length = _room(corpus, width) - 1
+      texts, calls = writing.write(
+          self._lm, self._params, [encoded[i] for i in rows], width=width,
+          length=length, batch=self._batch, end=corpus.end,
+          temperature=self._temperature, seed=key, **self._drafter)
+      self.tokens, self.calls = (self.tokens + sum(map(len, texts)),
+                                 self.calls + calls)
+      # A short input may leave room for more than a long one does.
+      out |= {i: corpus.decode(text[:length]) for i, text in zip(rows, texts)}
+    return ''.join(
+        json.dumps({**line, corpus.target: out[i]}, ensure_ascii=False) + '\n'
+        for i, line in enumerate(lines))
 
 
 def _room(corpus, width):

@@ -1,27 +1,32 @@
 """Training from start to end: resume, update, evaluate, save."""
 from __future__ import annotations
 
+import collections
 import dataclasses
-import json
-import math
+import functools
 import pathlib
 import signal
-import time
 from typing import Any, Callable
 
 import jax
-import numpy as np
 import orbax.checkpoint as ocp
 
 from spec_cascades.checkpoints import converting
 from spec_cascades.checkpoints import orbax
 from spec_cascades.training import data as data_lib
+from spec_cascades.training import losses
+from spec_cascades.training import optimizers
+from spec_cascades.training import policies
+from spec_cascades.training import progress as progress_lib
 from spec_cascades.training import quality
 from spec_cascades.training import start
 from spec_cascades.training import train_step
 
 # Of an array in a checkpoint: compressed, each, so that it is read whole.
 CHUNK_BYTES = 2**20
+# Steps that the device may be behind: enough to keep it busy, few enough that a
+# run which is told to stop has soon done what it had begun.
+AHEAD = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,8 +36,11 @@ class Recipe:
   Attributes:
     steps: Updates in all.
     peak: Learning rate at the end of the warm-up (relative, as in Adafactor).
-    warmup: Steps of linear warm-up; then 1/sqrt(step).
+    warmup: Steps of linear warm-up.
+    decay: What follows it, of `optimizers.DECAYS`; `rsqrt` is 1/sqrt(step).
     cooldown: Last steps, over which the rate falls to 0.
+    accumulate: Parts of a batch, one after the other in memory.
+    remat: Compute the activations of a layer again for its gradient.
     seed: Of initialisation and dropout.
     log_every: Steps between lines.
     save_every: Steps between checkpoints.
@@ -43,12 +51,18 @@ class Recipe:
     eval_batch: Sentences per decoded batch.
     max_length: Decoded tokens of a sentence at most, the one that begins or
       precedes it included.
+    gamma: Draft length of the lossless decoding that measures a student, at
+      temperatures 0 and 1, where there is a teacher; 0 measures none.
     keep: Checkpoints kept.
+    tensorboard: Write what metrics.jsonl gets for TensorBoard, too.
   """
   steps: int = 10_000
   peak: float = 0.02
   warmup: int = 300
+  decay: str = 'rsqrt'
   cooldown: int = 1_000
+  accumulate: int = 1
+  remat: bool = False
   seed: int = 0
   log_every: int = 50
   save_every: int = 250
@@ -57,7 +71,9 @@ class Recipe:
   eval_sentences: int = 200
   eval_batch: int = 50
   max_length: int = 72
+  gamma: int = 5
   keep: int = 2
+  tensorboard: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +87,13 @@ class Run:
     recipe: Numbers of the run.
     init_from: Weights to start from: a checkpoint of any format, or another
       run's model_dir; a shallower T5 is stacked. Random parameters if None.
-    teacher: A checkpoint of any format; the loss is then KL to its predictions.
+    teacher: A checkpoint of any format; the loss is then `distillation` from
+      its predictions.
+    distillation: What is minimised with a teacher.
+    on_policy: Which batches have targets that the student writes.
+    optimizer: From a learning rate to an optimiser, see `optimizers`.
+    freeze: Regular expressions; parameters whose path one of them matches stay
+      as they are: ('token_embedder/',).
   """
   lm: Any
   corpus: data_lib.ParallelText
@@ -79,6 +101,10 @@ class Run:
   recipe: Recipe = Recipe()
   init_from: str | None = None
   teacher: str | None = None
+  distillation: losses.Distillation = losses.Distillation()
+  on_policy: policies.OnPolicy = policies.OnPolicy()
+  optimizer: Callable[..., Any] = optimizers.adafactor
+  freeze: tuple[str, ...] = ()
 
 
 def train(run: Run, *, log: Callable[[str], None] = print
@@ -99,19 +125,36 @@ def train(run: Run, *, log: Callable[[str], None] = print
   corpus, recipe = run.corpus, run.recipe
   start.check(run.lm, corpus, recipe.max_length)
   corpus.batch(0)                      # there is one, or this says why not
+  progress_lib.check(recipe.tensorboard)
+  if run.on_policy.share and run.teacher is None:
+    raise ValueError(f'Got on_policy with a share of {run.on_policy.share} and '
+                     'no teacher: a model learns nothing from what it wrote '
+                     'itself. Give a teacher.')
+  optimizer = _optimizer(run)
   teacher, guide = _teacher(run)
   folder = pathlib.Path(run.model_dir).expanduser().absolute()
   folder.mkdir(parents=True, exist_ok=True)
-  optimizer = train_step.adafactor(train_step.schedule(
-      peak=recipe.peak, warmup=recipe.warmup, total=recipe.steps,
-      cooldown=recipe.cooldown))
-  update = train_step.Update(run.lm, optimizer, seed=recipe.seed,
-                             teacher=teacher)
+  update = train_step.Update(
+      run.lm, optimizer, seed=recipe.seed, teacher=teacher,
+      distillation=run.distillation, accumulate=recipe.accumulate,
+      remat=recipe.remat)
   options = ocp.CheckpointManagerOptions(max_to_keep=recipe.keep)
   with ocp.CheckpointManager(folder / start.SAVES, options=options) as saves:
     state = _start(run, update, saves, log)
     orbax.describe(folder, run.lm, converting.files_of(corpus.vocabulary))
-    return _run(update, state, guide, corpus, saves, recipe, folder, log)
+    with progress_lib.Progress(folder, log, total=recipe.steps,
+                               tensorboard=recipe.tensorboard) as progress:
+      return _run(run, update, state, guide, saves, progress)
+
+
+def _optimizer(run):
+  """Of the parameters that are not frozen."""
+  recipe = run.recipe
+  rate = optimizers.schedule(
+      peak=recipe.peak, warmup=recipe.warmup, total=recipe.steps,
+      cooldown=recipe.cooldown, decay=recipe.decay)
+  shapes = jax.eval_shape(run.lm.init_params, jax.random.key(0))
+  return optimizers.frozen(run.optimizer(rate), run.freeze, shapes)
 
 
 def _start(run, update, saves, log):
@@ -161,58 +204,44 @@ class _Terminated:
     self.received = True
 
 
-def _run(update, state, teacher, corpus, saves, recipe, folder, log):
+def _run(run, update, state, teacher, saves, progress):
+  corpus, recipe = run.corpus, run.recipe
   terminated = _Terminated()
   step_fn = jax.jit(update, donate_argnums=0)
   score = quality.Validation(
-      update.lm, update.loss, corpus, metric=recipe.metric,
-      sentences=recipe.eval_sentences, batch=recipe.eval_batch,
-      max_length=recipe.max_length)
-  step, since, losses = int(state.step), time.time(), []
-  save = lambda: saves.save(step, args=saved(state))
+      update, corpus, metric=recipe.metric, sentences=recipe.eval_sentences,
+      batch=recipe.eval_batch, max_length=recipe.max_length,
+      gamma=recipe.gamma)
+  step, pending = int(state.step), collections.deque()
+
+  def settle(most=0):
+    """Waits until `most` steps are under way; looks at those that are done."""
+    while len(pending) > most:
+      at, metrics = pending.popleft()
+      progress.add(at, jax.device_get(metrics),
+                   functools.partial(corpus.where, at - 1), saves.latest_step())
+
+  def save():
+    settle()                            # nothing that is not finite is kept
+    if saves.latest_step() != step:
+      saves.save(step, args=saved(state))
+
   while step < recipe.steps and not terminated.received:
-    state, metrics = step_fn(state, corpus.batch(step), teacher)
-    losses.append(metrics)
+    batch = run.on_policy(corpus.batch(step), run.lm, state.params, step,
+                          end=corpus.end)
+    state, metrics = step_fn(state, batch, teacher)
     step += 1
+    pending.append((step, metrics))
+    settle(AHEAD)
     if step % recipe.log_every == 0 or step == recipe.steps:
-      mean, count, agreement = _summary(losses)
-      if not math.isfinite(mean):
-        raise ValueError(f'The loss is {mean} between steps '
-                         f'{step - len(losses)} and {step}; the last good '
-                         f'checkpoint is step {saves.latest_step()}.')
-      elapsed = time.time() - since
-      left = (recipe.steps - step) * elapsed / len(losses)
-      agrees = ('' if agreement is None
-                else f'agreement {agreement:.3f}  ')
-      log(f'step {step}/{recipe.steps}  loss {mean:.3f}  {agrees}'
-          f'{count / elapsed:.0f} tokens/s  left {left / 60:.0f} min')
-      _record(folder, step=step, loss=mean, agreement=agreement,
-              tokens_per_second=count / elapsed)
-      since, losses = time.time(), []
+      settle()
+      progress.report(step)
     if step % recipe.eval_every == 0 or step == recipe.steps:
-      began = time.time()
-      found = score(state.params)
-      shown = '  '.join(f'{k} {v:.3f}' for k, v in found.items())
-      log(f'step {step}  {shown}')
-      _record(folder, step=step, **found)
-      since += time.time() - began
+      settle()
+      with progress.paused():
+        progress.found(step, *score(state.params, teacher))
     if step % recipe.save_every == 0:
       save()
-  if saves.latest_step() != step:
-    save()
+  save()
   saves.wait_until_finished()
   return state
-
-
-def _summary(losses):
-  """Mean loss per token, tokens, and mean agreement or None."""
-  column = lambda name: np.array([m[name] for m in losses], np.float64)
-  counts = column('tokens')
-  mean = lambda name: float((counts * column(name)).sum() / counts.sum())
-  agreement = mean('agreement') if 'agreement' in losses[0] else None
-  return mean('loss'), float(counts.sum()), agreement
-
-
-def _record(folder, **row):
-  with (folder / 'metrics.jsonl').open('a', encoding='utf-8') as file:
-    file.write(json.dumps(dict(row, time=time.time())) + '\n')

@@ -1,9 +1,17 @@
-"""Losses as pure functions of logits and targets."""
+"""Losses as pure functions of logits and targets.
+
+Those between a teacher p and a student q are `divergences`; q is drafted from,
+so what they buy is acceptance: 1 - TVD(p, q) at temperature 1.
+"""
 from __future__ import annotations
+
+import dataclasses
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
+
+from spec_cascades.training import divergences
 
 
 def cross_entropy(logits: Float[Array, 'B N V'], targets: Int[Array, 'B N'],
@@ -21,31 +29,69 @@ def cross_entropy(logits: Float[Array, 'B N V'], targets: Int[Array, 'B N'],
     The summed loss in nats and the number of tokens.
   """
   log_z = jax.nn.logsumexp(logits, -1)
-  score = jnp.take_along_axis(logits, targets[..., None], -1)[..., 0]
-  loss = log_z - score + z_loss * jnp.square(log_z)
+  loss = _surprise(logits, targets, log_z) + z_loss * jnp.square(log_z)
   return (loss * weights).sum(), weights.sum()
 
 
-def forward_kl(logits: Float[Array, 'B N V'], teacher: Float[Array, 'B N V'],
-               weights: Float[Array, 'B N'], *, z_loss: float = 0.0
-               ) -> tuple[Array, Array, Array]:
-  """Weighted sum of KL(p || q) over positions, and the sum of the weights.
+@dataclasses.dataclass(frozen=True)
+class Distillation:
+  """(1 - mix) D(p, q) + mix (-log q(target)), per token.
 
-  Args:
-    logits: Of the student, q; float32.
-    teacher: Of the teacher, p; float32.
-    weights: 1 where a target is, 0 for padding, which carries no loss.
-    z_loss: Weight of the student's log(Z)^2.
-
-  Returns:
-    The summed loss in nats, the number of tokens, and the number of those where
-    both models rank the same token first: greedy drafts that are accepted.
+  Attributes:
+    divergence: D, of `divergences`.
+    mix: Weight of the cross-entropy on the batch's targets, in [0, 1].
+    temperature: Of the student, > 0: q is softmax(logits / temperature) in D.
+    teacher_temperature: Of the teacher, > 0.
 
   Reference: Zhou et al. (2024), DistillSpec, https://arxiv.org/abs/2310.08461
   """
-  log_z = jax.nn.logsumexp(logits, -1)
-  log_p, log_q = jax.nn.log_softmax(teacher), logits - log_z[..., None]
-  loss = (jnp.exp(log_p) * (log_p - log_q)).sum(-1) + z_loss * jnp.square(log_z)
-  agree = jnp.argmax(logits, -1) == jnp.argmax(teacher, -1)
-  agree = agree.astype(jnp.float32) * weights
-  return (loss * weights).sum(), weights.sum(), agree.sum()
+  divergence: divergences.Divergence = divergences.ForwardKL()
+  mix: float = 0.0
+  temperature: float = 1.0
+  teacher_temperature: float = 1.0
+
+  def __post_init__(self):
+    if not 0 <= self.mix <= 1:
+      raise ValueError(f'Got mix={self.mix}; allowed: a weight in [0, 1].')
+    for name in ('temperature', 'teacher_temperature'):
+      if not getattr(self, name) > 0:
+        raise ValueError(f'Got {name}={getattr(self, name)}; allowed: more '
+                         'than 0.')
+
+  def __call__(self, logits: Float[Array, 'B N V'],
+               teacher: Float[Array, 'B N V'], targets: Int[Array, 'B N'],
+               weights: Float[Array, 'B N'], *, z_loss: float = 0.0
+               ) -> tuple[Array, dict[str, Array]]:
+    """Weighted sum over positions, and sums that say how far q is from p.
+
+    Args:
+      logits: Of the student, q; float32.
+      teacher: Of the teacher, p; float32.
+      targets: Token ids, for `mix`.
+      weights: 1 where a target is, 0 for padding, which carries no loss.
+      z_loss: Weight of the student's log(Z)^2.
+
+    Returns:
+      The summed loss in nats, and sums over the targets: `tokens`; `agreement`,
+      those where both rank the same token first (greedy drafts that are
+      accepted); `acceptance`, sum_x min(p, q) (sampled ones that are).
+    """
+    log_z = jax.nn.logsumexp(logits, -1)
+    log_q = jax.nn.log_softmax(logits / self.temperature)
+    log_p = jax.nn.log_softmax(teacher / self.teacher_temperature)
+    loss = self.divergence(log_q, log_p)
+    if self.mix:
+      ce = _surprise(logits, targets, log_z)
+      loss = (1 - self.mix) * loss + self.mix * ce
+    loss += z_loss * jnp.square(log_z)
+    agree = jnp.argmax(logits, -1) == jnp.argmax(teacher, -1)
+    q, p = map(jax.nn.softmax, (jax.lax.stop_gradient(logits), teacher))
+    total = lambda x: (x * weights).sum()
+    return total(loss), dict(
+        tokens=weights.sum(), agreement=total(agree.astype(jnp.float32)),
+        acceptance=total(jnp.minimum(p, q).sum(-1)))
+
+
+def _surprise(logits, targets, log_z):
+  """-log q(target)."""
+  return log_z - jnp.take_along_axis(logits, targets[..., None], -1)[..., 0]

@@ -1,20 +1,19 @@
 """How good a model is while it trains: loss, and its greedy texts measured."""
 from __future__ import annotations
 
+import collections
 import functools
 from typing import Any, Sequence
 
 import jax
 import numpy as np
 
-from spec_cascades import decode
-from spec_cascades import targets
-from spec_cascades import warp
-from spec_cascades.drafters import null
 from spec_cascades.evaluation import pairs as pairs_lib
-from spec_cascades.evaluation import programs
 from spec_cascades.evaluation import qualities
+from spec_cascades.training import bought
 from spec_cascades.training import data as data_lib
+from spec_cascades.training import train_step
+from spec_cascades.training import writing
 
 Pair = tuple[str, str]
 MEASURED = 64                          # examples of a bucket, for the loss
@@ -38,44 +37,38 @@ def translate(lm: Any, params: Any, corpus: data_lib.ParallelText,
   Raises:
     ValueError: A text is longer than `width`.
   """
-  make, packed, out = pairs_lib.prompt_of(lm), lm.pack(params), []
-  rows = [corpus.encode(source) for source in sources]
-  for start in range(0, len(rows), batch):
-    part = rows[start:start + batch]
-    prompt = make(part + [[corpus.end]] * (batch - len(part)), width)
-    spec = decode.GenSpecSample(
-        lm, null.Null(), prompt.prefix.shape[1] - 1 + max_length,
-        eos=corpus.end)
-    state = spec(packed, None, prompt, decode.row_keys(0, range(batch)),
-                 targets.Lossless(), warp.Warp(0.0))
-    starts = np.asarray(prompt.prefix_lengths)[:len(part)].tolist()
-    # A short prompt leaves room for more than a long one does.
-    out += [corpus.decode(tokens[:max_length - 1])
-            for tokens, *_ in programs.outputs_of(state, starts)]
-  return out
+  texts, _ = writing.write(
+      lm, lm.pack(params), [corpus.encode(source) for source in sources],
+      width=width, length=max_length - 1, batch=batch, end=corpus.end)
+  # A short prompt leaves room for more than a long one does.
+  return [corpus.decode(tokens[:max_length - 1]) for tokens in texts]
 
 
 class Validation:
   """Loss on a split; quality on its texts without a near-duplicate in train.
 
+  With a teacher also how often it agrees with the student, and what the student
+  buys it as a drafter.
+
   Args:
-    lm: The model.
-    loss: (params, batch) -> mean loss per token and the number of tokens.
+    update: What is trained, and how; its `loss` is measured.
     corpus: Where the split is.
     split: Its name.
     metric: What texts are measured by, of `qualities`.
     sentences: How many are decoded; chosen once, at random.
     batch: Rows of a decoding call.
     max_length: Decoder tokens at most.
+    gamma: Draft length of a student; 0 decodes with none.
   """
 
-  def __init__(self, lm: Any, loss: Any, corpus: data_lib.ParallelText, *,
-               split: str = 'validation', metric: str = 'BLEU',
-               sentences: int = 200, batch: int = 50, max_length: int = 72):
-    self.lm, self.corpus, self.split = lm, corpus, split
-    self.metric = qualities.make(metric)
+  def __init__(self, update: train_step.Update, corpus: data_lib.ParallelText,
+               *, split: str = 'validation', metric: str = 'BLEU',
+               sentences: int = 200, batch: int = 50, max_length: int = 72,
+               gamma: int = 0):
+    self.update, self.corpus, self.split = update, corpus, split
+    self.metric, self.gamma = qualities.make(metric), gamma
     self.batch, self.max_length = batch, max_length
-    self.loss = jax.jit(loss)
+    self.loss = jax.jit(update.loss)
     self.pairs = distinct_pairs(corpus, split)
     order = np.random.default_rng(0).permutation(len(self.pairs))
     self.pairs = [self.pairs[i] for i in order[:sentences]]
@@ -85,19 +78,50 @@ class Validation:
     return [batch for width, x in self.corpus.bucketed(self.split).items()
             for batch in data_lib.chunks(x, self.corpus.rows(width), MEASURED)]
 
-  def __call__(self, params: Any) -> dict[str, float]:
-    """Loss in nats per token, and the quality under the metric's name."""
-    total = count = 0.
+  def __call__(self, params: Any, teacher: Any = None
+               ) -> tuple[dict[str, float], list[str]]:
+    """Figures, and lines on the student as a drafter.
+
+    Args:
+      params: Parameters in checkpoint layout.
+      teacher: Those of the teacher, if there is one.
+
+    Returns:
+      `validation_loss` in nats per token and the quality under the metric's
+      name; with a teacher `validation_agreement` and `validation_acceptance`,
+      see `losses.Distillation`, and tokens per verifier call.
+    """
+    total = collections.Counter()
     for batch in self._batches:
-      loss, tokens = self.loss(params, batch)
-      total += float(loss) * float(tokens)
-      count += float(tokens)
-    return {'validation_loss': total / count,
-            self.metric.name.lower(): self.quality(params)}
+      loss, sums = self.loss(params, batch, teacher)
+      sums |= dict(loss=loss)
+      total.update({name: float(x) for name, x in sums.items()})
+    tokens = total.pop('tokens')
+    found = {f'validation_{name}': x / tokens for name, x in total.items()}
+    found[self.metric.name.lower()] = self.quality(params)
+    lines = []
+    for some in self._bought(params, teacher):
+      found |= some.figures
+      lines += [str(some)] + [some.warning] * (some.warning is not None)
+    return found, lines
+
+  def _bought(self, params, teacher) -> list[bought.Bought]:
+    """What the student buys, greedy and sampled."""
+    if teacher is None or not self.gamma:
+      return []
+    model = functools.partial(pairs_lib.Model, sha256='',
+                              max_input_length=max(self.corpus.buckets))
+    pair = pairs_lib.Pair(model('teacher', self.update.teacher, teacher),
+                          model('student', self.update.lm, params),
+                          self.corpus.vocabulary, '')
+    return [bought.tokens_per_call(
+        pair, self.corpus, [source for source, _ in self.pairs],
+        gamma=self.gamma, temperature=temperature, max_length=self.max_length,
+        batch=self.batch) for temperature in (0., 1.)]
 
   def quality(self, params: Any) -> float:
     """The metric of greedy texts for the chosen sentences."""
-    found = translate(self.lm, params, self.corpus,
+    found = translate(self.update.lm, params, self.corpus,
                       [source for source, _ in self.pairs],
                       width=max(self.corpus.buckets),
                       max_length=self.max_length, batch=self.batch)

@@ -10,6 +10,8 @@ import optax
 from spec_cascades import struct
 from spec_cascades.training import losses
 
+Batch = dict[str, jax.Array]
+
 
 @struct.dataclass
 class TrainState:
@@ -19,85 +21,96 @@ class TrainState:
   opt_state: Any
 
 
-def schedule(*, peak: float, warmup: int, total: int,
-             cooldown: int) -> optax.Schedule:
-  """Linear warm-up, 1/sqrt(step) decay, linear cool-down to 0 at `total`."""
-  rising = max(warmup, 1)
-
-  def rate(step):
-    step = jnp.asarray(step, jnp.float32) + 1
-    decay = jnp.sqrt(rising / jnp.maximum(step, rising))
-    rise = jnp.minimum(step / rising, 1)
-    fall = jnp.clip((total - step + 1) / max(cooldown, 1), 0, 1)
-    return peak * rise * decay * fall
-  return rate
-
-
-def adafactor(learning_rate: Any) -> optax.GradientTransformation:
-  """Adafactor with T5's settings (Shazeer & Stern 2018, Raffel et al. 2020)."""
-  return optax.adafactor(learning_rate, multiply_by_parameter_scale=True,
-                         clipping_threshold=1.0, decay_rate=0.8)
-
-
 class Update:
-  """(state, batch) -> (state, metrics): teacher-forced cross-entropy, or KL.
+  """(state, batch) -> (state, metrics): teacher-forced, of one batch.
 
-  With a `teacher`, the loss is KL(p || q) to its predictions for the same
-  prefixes. Its parameters are an argument of the call, in checkpoint layout.
-  A batch is one of `data.ParallelText`; what a model makes of it is the
-  model's own `teacher_forced`.
+  The loss is cross-entropy; with a `teacher`, `distillation` from its
+  predictions for the same prefixes. Its parameters are an argument of the call,
+  in checkpoint layout. A batch is one of `data.ParallelText`; what a model
+  makes of it is the model's own `teacher_forced`.
 
   Hashed by identity: make one and jit it once.
+
+  Args:
+    lm: The model.
+    optimizer: Of its parameters; None to measure losses only.
+    z_loss: Weight of log(Z)^2, while training.
+    seed: Of dropout.
+    teacher: Another model, of the same vocabulary.
+    distillation: What is minimised with a teacher.
+    accumulate: Parts that a batch is cut into, one after the other in memory;
+      gradients are of the whole batch.
+    remat: Activations of a layer are computed again for its gradient.
   """
 
-  def __init__(self, lm: Any, optimizer: optax.GradientTransformation, *,
-               z_loss: float = 1e-4, seed: int = 0, teacher: Any = None):
+  def __init__(self, lm: Any, optimizer: optax.GradientTransformation | None, *,
+               z_loss: float = 1e-4, seed: int = 0, teacher: Any = None,
+               distillation: losses.Distillation = losses.Distillation(),
+               accumulate: int = 1, remat: bool = False):
     self.lm, self.optimizer, self.teacher = lm, optimizer, teacher
-    self.z_loss, self.seed = z_loss, seed
+    self.z_loss, self.seed, self.accumulate = z_loss, seed, accumulate
+    self.distillation, self.remat = distillation, remat
 
   def init(self, params: Any) -> TrainState:
     return TrainState(jnp.int32(0), params, self.optimizer.init(params))
 
-  def loss(self, params: Any, batch: dict[str, jax.Array], *, step=None):
-    """Mean loss per token in nats, and the number of tokens.
+  def loss(self, params: Any, batch: Batch, teacher: Any = None
+           ) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """Summed loss in nats without dropout, and sums over the targets.
 
-    Dropout is on where `step` is given; its noise is a function of the step.
+    Among the sums are `tokens`, and with a teacher what
+    `losses.Distillation` adds.
     """
-    total, count = losses.cross_entropy(
-        self._logits(params, batch, step), batch['targets'], batch['weights'],
-        z_loss=0.0 if step is None else self.z_loss)
-    return total / jnp.maximum(count, 1), count
+    return self._loss(params, batch, teacher, None, 0.0)
 
-  def distance(self, params: Any, batch: dict[str, jax.Array], *, step,
-               teacher: Any):
-    """Mean KL to the teacher, the number of tokens, the share that agrees."""
-    total, count, agree = losses.forward_kl(
-        self._logits(params, batch, step),
-        self.teacher.teacher_forced(teacher, batch), batch['weights'],
-        z_loss=self.z_loss)
-    many = jnp.maximum(count, 1)
-    return total / many, (count, agree / many)
-
-  def _logits(self, params, batch, step):
-    noise = None
-    if step is not None:
-      noise = jax.random.fold_in(jax.random.key(self.seed), step)
-    return self.lm.teacher_forced(params, batch, dropout=noise)
-
-  def __call__(self, state: TrainState, batch: dict[str, jax.Array],
-               teacher: Any = None):
+  def _loss(self, params, batch, teacher, noise, z_loss):
+    logits = self.lm.teacher_forced(params, batch, dropout=noise,
+                                    remat=self.remat)
+    targets, weights = batch['targets'], batch['weights']
     if self.teacher is None:
-      grad = jax.value_and_grad(self.loss, has_aux=True)
-      (loss, count), grads = grad(state.params, batch, step=state.step)
-      extra = {}
-    else:
-      grad = jax.value_and_grad(self.distance, has_aux=True)
-      (loss, (count, agree)), grads = grad(
-          state.params, batch, step=state.step, teacher=teacher)
-      extra = dict(agreement=agree)
+      total, tokens = losses.cross_entropy(logits, targets, weights,
+                                           z_loss=z_loss)
+      return total, dict(tokens=tokens)
+    return self.distillation(
+        logits, self.teacher.teacher_forced(teacher, batch), targets, weights,
+        z_loss=z_loss)
+
+  def __call__(self, state: TrainState, batch: Batch, teacher: Any = None
+               ) -> tuple[TrainState, dict[str, jax.Array]]:
+    """One step. Metrics are means per token, but for `tokens` and `norm`."""
+    noise = jax.random.fold_in(jax.random.key(self.seed), state.step)
+    grad = jax.value_and_grad(self._loss, has_aux=True)
+
+    def part(batch, noise):
+      (total, sums), grads = grad(state.params, batch, teacher, noise,
+                                  self.z_loss)
+      return grads, dict(sums, loss=total)
+
+    grads, sums = self._whole(part, batch, noise)
+    tokens = sums.pop('tokens')
+    many = jnp.maximum(tokens, 1)
+    grads, means = jax.tree.map(lambda x: x / many, (grads, sums))
     updates, opt_state = self.optimizer.update(
         grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
-    metrics = dict(loss=loss, tokens=count, norm=optax.tree.norm(grads),
-                   **extra)
+    metrics = dict(means, tokens=tokens, norm=optax.tree.norm(grads))
     return TrainState(state.step + 1, params, opt_state), metrics
+
+  def _whole(self, part, batch, noise):
+    """`part` of a batch, summed over `accumulate` parts of its rows."""
+    count = self.accumulate
+    if count == 1:
+      return part(batch, noise)
+    rows = len(batch['targets'])
+    each = -(-rows // count)
+    # Rows that fill up the last part are copies without weight.
+    cut = lambda x: jnp.pad(x, ((0, each * count - rows),) + ((0, 0),) * (
+        x.ndim - 1), mode='edge').reshape(count, each, *x.shape[1:])
+    parts = jax.tree.map(cut, batch)
+    own = (jnp.arange(each * count) < rows).reshape(count, each, 1)
+    parts['weights'] = jnp.where(own, parts['weights'], 0)
+    keys = jax.random.split(noise, count)
+    like = jax.eval_shape(part, jax.tree.map(lambda x: x[0], parts), noise)
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like)
+    add = lambda sums, some: (jax.tree.map(jnp.add, sums, part(*some)), None)
+    return jax.lax.scan(add, zeros, (parts, keys))[0]

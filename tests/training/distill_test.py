@@ -62,6 +62,49 @@ def test_targets_are_the_verifiers_and_interruptions_do_not_show(
   assert lines_of(tmp_path / 'whole' / 'test.jsonl') == corpus.lines('test')
 
 
+def test_a_drafter_and_other_processes_change_nothing(made, tmp_path):
+  """Same texts, in fewer calls; two processes in any order make the whole."""
+  corpus, verifier = made
+  run = lambda name, **kwargs: distill.distill(
+      corpus, verifier, str(tmp_path / name), sentences=60, chunk=20, batch=8,
+      log=said.append, **kwargs)
+  said = []
+  run('whole')
+  alone = said
+  assert all(' 1.00 tokens a call' in line for line in alone)
+  said = []
+  run('shared', drafter=verifier, gamma=3, shard=distill.Shard(1, 2))
+  assert len(said) == 2 and '2 of 3 chunks are still to come' in said[-1]
+  assert not (tmp_path / 'shared' / 'train.jsonl').exists()
+  assert float(said[0].split(' tokens a call')[0].split()[-1]) > 2.5
+  run('shared', shard=distill.Shard(0, 2))
+  assert ((tmp_path / 'shared' / 'train.jsonl').read_text() ==
+          (tmp_path / 'whole' / 'train.jsonl').read_text())
+
+
+def test_drawn_texts_differ_from_greedy_ones_and_repeat(made, tmp_path):
+  corpus, verifier = made
+  for name, temperature in (('a', 1.), ('b', 1.), ('greedy', 0.)):
+    distill.distill(corpus, verifier, str(tmp_path / name), sentences=8,
+                    batch=8, temperature=temperature, log=lambda line: None)
+  a, b, greedy = ((tmp_path / name / 'train.jsonl').read_text()
+                  for name in ('a', 'b', 'greedy'))
+  assert a == b != greedy
+
+
+@pytest.mark.parametrize('changes,match', [
+    (dict(sentences=0), '0 sentences'),
+    (dict(temperature=-1.), 'temperature'),
+    (dict(drafter='nowhere'), 'nowhere')])
+def test_bad_calls_are_refused(made, tmp_path, changes, match):
+  corpus, verifier = made
+  with pytest.raises(ValueError, match=match):
+    distill.distill(corpus, verifier, str(tmp_path / 'new'), **changes)
+  assert not (tmp_path / 'new').exists()
+  with pytest.raises(ValueError, match='index of Shard'):
+    distill.Shard(2, 2)
+
+
 def test_another_call_or_vocabulary_is_refused(made, tmp_path):
   corpus, verifier = made
   output = str(tmp_path / 'out')

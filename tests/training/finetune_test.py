@@ -211,20 +211,21 @@ def alone(lm, params, batch):
 def test_a_decoders_losses_equal_those_of_its_full_forward(name, decoder_batch):
   lm = tiny.LMS[name]
   params, guide = tiny.params_of(lm), tiny.params_of(lm, 1)
-  update = train_step.Update(lm, None, z_loss=0., teacher=lm)
+  update = train_step.Update(lm, None)
   as_jax = jax.tree.map(jnp.asarray, decoder_batch)
-  loss, count = jax.jit(update.loss)(params, as_jax)
+  loss, sums = jax.jit(update.loss)(params, as_jax)
   student = list(alone(lm, params, decoder_batch))
   want = [-q[np.arange(len(t)), t] for t, q in student]
-  assert float(count) == 7
-  np.testing.assert_allclose(loss, np.concatenate(want).mean(), rtol=1e-5)
-  far, (count, agree) = jax.jit(update.distance)(
-      params, as_jax, step=jnp.int32(0), teacher=guide)
+  assert float(sums['tokens']) == 7
+  np.testing.assert_allclose(loss, np.concatenate(want).sum(), rtol=1e-5)
+  update = train_step.Update(lm, None, teacher=lm)
+  far, sums = jax.jit(update.loss)(params, as_jax, guide)
   q = np.concatenate([x for _, x in student])
   p = np.concatenate([x for _, x in alone(lm, guide, decoder_batch)])
-  np.testing.assert_allclose(far, (np.exp(p) * (p - q)).sum(-1).mean(),
-                             rtol=1e-5)
-  assert float(agree) == pytest.approx((p.argmax(-1) == q.argmax(-1)).mean())
+  np.testing.assert_allclose(far, (np.exp(p) * (p - q)).sum(), rtol=1e-5)
+  assert float(sums['agreement']) == (p.argmax(-1) == q.argmax(-1)).sum()
+  np.testing.assert_allclose(
+      sums['acceptance'], np.minimum(np.exp(p), np.exp(q)).sum(), rtol=1e-5)
 
 
 def test_padding_and_prompts_carry_no_loss(decoder_batch):

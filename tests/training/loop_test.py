@@ -1,6 +1,7 @@
 """Resuming is exact: killed runs end where uninterrupted ones do."""
 import dataclasses
 import functools
+import json
 import math
 import os
 import pathlib
@@ -24,12 +25,16 @@ from spec_cascades.checkpoints import orbax
 from spec_cascades.checkpoints import stores
 from spec_cascades.evaluation import text
 from spec_cascades.models import t5
+from spec_cascades.training import bought
 from spec_cascades.training import data
+from spec_cascades.training import divergences
 from spec_cascades.training import export
 from spec_cascades.training import grow
 from spec_cascades.training import loop
+from spec_cascades.training import losses
+from spec_cascades.training import optimizers
+from spec_cascades.training import policies
 from spec_cascades.training import start
-from spec_cascades.training import train_step
 from training.data_test import write_corpus
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -41,7 +46,7 @@ SIZES = dict(vocab_size=tinypair.PIECES, emb_dim=16, num_heads=2, head_dim=8,
 def recipe(**changes):
   return loop.Recipe(**{**dict(
       steps=12, warmup=4, cooldown=4, log_every=3, save_every=4, eval_every=12,
-      eval_sentences=4, eval_batch=2, max_length=8), **changes})
+      eval_sentences=4, eval_batch=2, max_length=8, gamma=0), **changes})
 
 
 def run_of(corpus, directory, **changes):
@@ -104,15 +109,19 @@ def test_losses_fall(corpus, tmp_path):
   assert losses[-1] < losses[0] - 0.3
 
 
-def test_a_killed_run_resumes_bitwise(corpus, whole, tmp_path):
-  """SIGKILL in the middle of a real process; the same call goes on."""
-  gin = tmp_path / 'run.gin'
+def command_of(directory, corpus, numbers, more=''):
+  """Trains in a process of its own, in directory/run; `more` is gin."""
+  gin = directory / 'run.gin'
   gin.write_text(f'''
 from __gin__ import dynamic_registration
 from spec_cascades.evaluation import text
 from spec_cascades.models import t5
 from spec_cascades.training import data
+from spec_cascades.training import divergences
 from spec_cascades.training import loop
+from spec_cascades.training import losses
+from spec_cascades.training import optimizers
+from spec_cascades.training import policies
 text.Vocabulary.path = {corpus.vocabulary.path!r}
 data.ParallelText.directory = {corpus.directory!r}
 data.ParallelText.vocabulary = @text.Vocabulary()
@@ -123,11 +132,62 @@ loop.Run.recipe = @loop.Recipe()
 loop.train.run = @loop.Run()
 t5.T5.config = @t5.T5Config()
 loop.Run.lm = @t5.T5()
-loop.Run.model_dir = {str(tmp_path / 'run')!r}
+loop.Run.model_dir = {str(directory / 'run')!r}
 ''' + ''.join(f't5.T5Config.{k} = {v!r}\n' for k, v in SIZES.items()) + ''.join(
-    f'loop.Recipe.{k} = {v!r}\n' for k, v in vars(recipe()).items()))
-  command = [sys.executable, str(ROOT / 'scripts/train.py'),
-             f'--gin_file={gin}']
+    f'loop.Recipe.{k} = {v!r}\n' for k, v in vars(numbers).items()) + more)
+  return [sys.executable, str(ROOT / 'scripts/train.py'), f'--gin_file={gin}']
+
+
+STUDENT = '''
+loop.Run.teacher = {teacher!r}
+loop.Run.optimizer = @optimizers.adamw
+loop.Run.freeze = ('token_embedder/',)
+loop.Run.distillation = @losses.Distillation()
+losses.Distillation.divergence = @divergences.JSD()
+losses.Distillation.mix = 0.1
+loop.Run.on_policy = @policies.OnPolicy()
+policies.OnPolicy.share = 0.5
+'''
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment_it_resumes_bitwise(corpus, teacher, tmp_path):
+  """SIGKILL at 10 random steps of a student that writes its own texts."""
+  numbers, rng = recipe(steps=24, save_every=2, accumulate=2, gamma=2), (
+      np.random.default_rng(0))
+  environment = {**os.environ, 'PYTHONPATH': str(ROOT)}
+
+  def run(name, until=None):
+    """Trains; killed once metrics.jsonl or a checkpoint has step `until`."""
+    (tmp_path / name).mkdir(exist_ok=True)
+    command = command_of(tmp_path / name, corpus, numbers,
+                         STUDENT.format(teacher=str(teacher)))
+    process = subprocess.Popen(command, env=environment, text=True,
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    saves = tmp_path / name / 'run' / 'checkpoints'
+    while until is not None and process.poll() is None:
+      if (saves / str(until)).exists():
+        time.sleep(rng.uniform(0, .2))          # somewhere in what follows
+        process.kill()
+      time.sleep(.002)
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == (0 if until is None else -signal.SIGKILL), (
+        output)
+    return start.restore(tmp_path / name / 'run')
+
+  want, step = run('whole')
+  assert step == 24
+  for i, until in enumerate(rng.integers(1, 10, 10) * 2):
+    _, reached = run(f'killed{i}', until)
+    assert until - 2 <= reached < 24, 'The kill came too late to test anything.'
+    got, step = run(f'killed{i}')
+    assert step == 24
+    jax.tree.map(np.testing.assert_array_equal, got, want)
+
+
+def test_a_killed_run_resumes_bitwise(corpus, whole, tmp_path):
+  """SIGKILL in the middle of a real process; the same call goes on."""
+  command = command_of(tmp_path, corpus, recipe())
   environment = {**os.environ, 'PYTHONPATH': str(ROOT)}
   process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE,
                              stderr=subprocess.STDOUT, text=True)
@@ -200,14 +260,10 @@ def test_a_run_starts_from_a_shallower_one(corpus, whole, tmp_path):
     np.testing.assert_allclose(got, scale * source, rtol=1e-6)
 
 
-def test_a_teacher_is_followed(corpus, whole, tmp_path):
-  export.export(run_of(corpus, whole[0]), str(tmp_path / 'teacher'),
-                log=lambda line: None)
-  lines, sizes = [], {**SIZES, 'dropout_rate': 0.0, 'mlp_dim': 24}
-  run = run_of(corpus, tmp_path / 'run', steps=120, log_every=20,
-               eval_every=120, save_every=120, cooldown=40)
-  run = dataclasses.replace(run, lm=t5.T5(t5.T5Config(**sizes)),
-                            teacher=str(tmp_path / 'teacher'))
+def test_a_teacher_is_followed(corpus, teacher, tmp_path):
+  lines = []
+  run = student_of(corpus, tmp_path / 'run', teacher, steps=120, log_every=20,
+                   eval_every=120, save_every=120, cooldown=40)
   loop.train(run, log=lines.append)
   read = lambda name: [float(re.search(name + r' ([0-9.]+)', line)[1])
                        for line in lines if 'tokens/s' in line]
@@ -218,15 +274,102 @@ def test_a_teacher_is_followed(corpus, whole, tmp_path):
   with pytest.raises(ValueError, match='vocabularies'):
     loop.train(dataclasses.replace(
         run, model_dir=str(tmp_path / 'other'),
-        lm=t5.T5(t5.T5Config(**{**sizes, 'vocab_size': tinypair.PIECES - 8})),
+        lm=t5.T5(t5.T5Config(**{**SIZES, 'vocab_size': tinypair.PIECES - 8})),
         corpus=dataclasses.replace(
             corpus, vocabulary=text.Vocabulary(str(other)))))
 
 
-def test_the_schedule_rises_decays_and_cools_down():
-  rate = train_step.schedule(peak=.02, warmup=10, total=100, cooldown=20)
-  np.testing.assert_allclose(rate(4), .01)
-  np.testing.assert_allclose(rate(9), .02)
-  np.testing.assert_allclose(rate(39), .01)
-  assert rate(90) < rate(79) / 1.5 and rate(99) > 0
-  np.testing.assert_allclose(rate(100), 0, atol=1e-9)
+def student_of(corpus, directory, teacher, **changes):
+  """A smaller model that learns from an exported one."""
+  sizes = {**SIZES, 'dropout_rate': 0.0, 'mlp_dim': 24}
+  return dataclasses.replace(
+      run_of(corpus, directory, **changes), lm=t5.T5(t5.T5Config(**sizes)),
+      teacher=str(teacher))
+
+
+@pytest.fixture(scope='module')
+def teacher(corpus, whole, tmp_path_factory):
+  directory = tmp_path_factory.mktemp('teacher')
+  export.export(run_of(corpus, whole[0]), str(directory),
+                log=lambda line: None)
+  return directory
+
+
+def test_a_student_learns_from_its_own_texts(corpus, teacher, tmp_path):
+  """Every batch is its own; how far it is from the teacher there falls."""
+  lines = []
+  run = student_of(corpus, tmp_path, teacher, steps=60, log_every=20,
+                   eval_every=60, save_every=60, cooldown=20)
+  run = dataclasses.replace(
+      run, on_policy=policies.OnPolicy(share=1.),
+      distillation=losses.Distillation(divergences.TVD()))
+  loop.train(run, log=lines.append)
+  read = lambda name: [float(re.search(name + r' ([0-9.]+)', line)[1])
+                       for line in lines if 'tokens/s' in line]
+  distance, acceptance = read('loss'), read('acceptance')
+  np.testing.assert_allclose(np.add(distance, acceptance), 1, atol=.01)
+  assert acceptance[-1] > acceptance[0] + .05
+
+
+def test_an_evaluation_says_what_a_student_buys(corpus, teacher, tmp_path):
+  """As many tokens a call as are predicted, but for chance at T = 1."""
+  lines = []
+  run = student_of(corpus, tmp_path, teacher, steps=4, eval_every=4, gamma=2)
+  loop.train(run, log=lines.append)
+  row = json.loads((tmp_path / 'metrics.jsonl').read_text().splitlines()[-1])
+  assert row['predicted_T0'] == pytest.approx(row['tokens_per_call_T0'])
+  assert row['predicted_T1'] == pytest.approx(row['tokens_per_call_T1'], .3)
+  assert 1 <= row['tokens_per_call_T0'] <= 3
+  assert 0 <= row['validation_acceptance'] <= 1
+  assert any('T=0, gamma 2: ' in line for line in lines)
+  off = bought.Bought(0., 2, predicted=2., decoded=1.5)
+  assert 'warning' in off.warning and '2.00' in off.warning
+  assert bought.Bought(0., 2, predicted=1.52, decoded=1.5).warning is None
+
+
+def test_what_diverges_stops_and_names_its_batch(corpus, tmp_path):
+  run = run_of(corpus, tmp_path, save_every=1, log_every=12)
+  loop.train(dataclasses.replace(run, recipe=recipe(steps=2, save_every=1)),
+             log=lambda line: None)
+  wild = dataclasses.replace(
+      run, optimizer=lambda rate: optimizers.adafactor(lambda step: 1e30))
+  with pytest.raises(ValueError, match=(
+      r'is (nan|inf) at step \d \(batch \d of epoch \d, 4 pairs of up to 48 '
+      r"tokens, the first '.*'\). The last checkpoint is that of step \d")):
+    loop.train(wild, log=lambda line: None)
+  params, _ = start.restore(tmp_path)
+  assert all(np.isfinite(x).all() for x in jax.tree.leaves(params))
+
+
+def test_own_texts_need_a_teacher(corpus, tmp_path):
+  run = dataclasses.replace(run_of(corpus, tmp_path),
+                            on_policy=policies.OnPolicy(.5))
+  with pytest.raises(ValueError, match='share of 0.5 and no teacher'):
+    loop.train(run)
+
+
+def test_frozen_parameters_stay(corpus, whole, tmp_path):
+  run = dataclasses.replace(run_of(corpus, tmp_path, steps=2),
+                            freeze=('token_embedder/',),
+                            init_from=str(whole[0]))
+  params = loop.train(run, log=lambda line: None).params
+  same = jax.tree_util.tree_map_with_path(
+      lambda path, a, b: (optimizers.name(path), (a == b).all()),
+      params, whole[1].params)
+  same = dict(jax.tree.leaves(same, is_leaf=lambda x: isinstance(x, tuple)))
+  assert [name for name, x in same.items() if x] == ['token_embedder/embedding']
+
+
+def test_tensorboard_gets_what_the_metrics_file_gets(corpus, tmp_path):
+  pytest.importorskip('tensorboard')
+  loop.train(run_of(corpus, tmp_path, steps=3, eval_every=3, tensorboard=True),
+             log=lambda line: None)
+  from tensorboard.backend.event_processing import event_accumulator
+  events = event_accumulator.EventAccumulator(
+      str(tmp_path / 'tensorboard'), {'tensors': 0})
+  events.Reload()
+  rows = [json.loads(line) for line in
+          (tmp_path / 'metrics.jsonl').read_text().splitlines()]
+  names = {name for row in rows for name in row} - {'step', 'time'}
+  assert {'loss', 'bleu', 'validation_loss'} <= names
+  assert names == set(events.Tags()['tensors'])

@@ -1,9 +1,13 @@
 """Losses against NumPy in float64."""
+import hypothesis
+from hypothesis import strategies as st
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from spec_cascades import warp
+from spec_cascades.training import divergences
 from spec_cascades.training import losses
 
 
@@ -22,24 +26,146 @@ def test_cross_entropy_equals_float64(z_loss):
   np.testing.assert_allclose(total, want, rtol=1e-5)
 
 
-@pytest.mark.parametrize('z_loss', [0., 1e-2])
-def test_forward_kl_equals_float64(z_loss):
-  q, p = (np.asarray(jax.random.normal(jax.random.key(i), (3, 4, 7))) * 3
+def laws(shape=(3, 4, 7), scale=3.):
+  """Logits of a student and a teacher, and targets with padding."""
+  q, p = (np.array(jax.random.normal(jax.random.key(i), shape)) * scale
           for i in (0, 1))
   q[0, 0, 3] = p[0, 0, 3] = 30                     # they agree here at least
-  targets = np.array([[1, 2, 0, 0], [6, 5, 4, 3], [0, 0, 0, 0]])
-  total, count, agree = losses.forward_kl(
-      *map(jnp.asarray, (q, p, (targets > 0).astype(np.float32))),
-      z_loss=z_loss)
-  law = lambda x: np.exp(x) / np.exp(x).sum()
-  want, same, wide = 0., 0, (q.astype(np.float64), p.astype(np.float64))
+  return q, p, np.array([[1, 2, 0, 0], [6, 5, 4, 3], [0, 0, 0, 0]])
+
+
+def softmax(x):
+  x = np.exp(x.astype(np.float64) - x.max())
+  return x / x.sum()
+
+
+def kl(a, b):
+  return (a * np.log(a / b)).sum()
+
+
+def jsd(b):
+  def of(q, p):
+    m = b * p + (1 - b) * q
+    return b * kl(p, m) + (1 - b) * kl(q, m)
+  return of
+
+
+# Each divergence, and what it is in float64 from the laws q and p.
+TABLE = [
+    (divergences.ForwardKL(), lambda q, p: kl(p, q)),
+    (divergences.ReverseKL(), lambda q, p: kl(q, p)),
+    (divergences.JSD(), jsd(.5)),
+    (divergences.JSD(.1), jsd(.1)),
+    (divergences.JSD(.9), jsd(.9)),
+    (divergences.TVD(), lambda q, p: 1 - np.minimum(p, q).sum()),
+]
+each = pytest.mark.parametrize('divergence,reference', TABLE,
+                               ids=[str(x) for x, _ in TABLE])
+
+
+@each
+@pytest.mark.parametrize('settings', [
+    dict(), dict(z_loss=1e-2), dict(mix=.3), dict(mix=1.),
+    dict(temperature=2., teacher_temperature=.5, mix=.5, z_loss=1e-2)],
+    ids=str)
+def test_distillation_equals_float64(divergence, reference, settings):
+  settings = dict(settings)
+  z_loss = settings.pop('z_loss', 0.)
+  q, p, targets = laws()
+  make = losses.Distillation(divergence, **settings)
+  total, sums = make(*map(jnp.asarray, (
+      q, p, targets, (targets > 0).astype(np.float32))), z_loss=z_loss)
+  want, same, accepted = 0., 0, 0.
   for at in zip(*np.nonzero(targets)):
-    of_q, of_p = (law(x[at]) for x in wide)
-    want += (of_p * np.log(of_p / of_q)).sum()
-    want += z_loss * np.log(np.exp(wide[0][at]).sum())**2
-    same += of_q.argmax() == of_p.argmax()
-  assert count == 6 and float(agree) == same and 1 <= same < 6
-  np.testing.assert_allclose(total, want, rtol=1e-5)
+    want += (1 - make.mix) * reference(
+        softmax(q[at] / make.temperature),
+        softmax(p[at] / make.teacher_temperature))
+    want -= make.mix * np.log(softmax(q[at])[targets[at]])
+    want += z_loss * np.log(np.exp(q[at].astype(np.float64)).sum())**2
+    same += q[at].argmax() == p[at].argmax()
+    accepted += np.minimum(softmax(q[at]), softmax(p[at])).sum()
+  np.testing.assert_allclose(total, want, rtol=2e-5)
+  assert sums['tokens'] == 6
+  assert float(sums['agreement']) == same and 1 <= same < 6
+  np.testing.assert_allclose(sums['acceptance'], accepted, rtol=1e-5)
+
+
+@each
+def test_gradients_equal_finite_differences(divergence, reference):
+  q, p, _ = laws((1, 1, 5), 1.)
+  q, p = q[0, 0, :].astype(np.float64), p[0, 0, :]
+  q[3], p[3] = .2, -.7
+  loss = lambda x: divergence(jax.nn.log_softmax(x), jax.nn.log_softmax(p))
+  got = jax.grad(loss)(jnp.asarray(q, jnp.float32))
+  step, want = 1e-6, []
+  for i in range(5):
+    high, low = (reference(softmax(q + e * np.eye(5)[i]), softmax(p))
+                 for e in (step, -step))
+    want.append((high - low) / (2 * step))
+  np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
+
+
+@each
+def test_equal_laws_are_no_distance_apart(divergence, reference):
+  del reference
+  q, _, _ = laws()
+  law = jax.nn.log_softmax(q)
+  np.testing.assert_allclose(divergence(law, law), 0, atol=2e-6)
+
+
+@each
+def test_tokens_that_cannot_be_drawn(divergence, reference):
+  """Finite, gradient too, where KL is; else infinite, never NaN."""
+  del reference
+  log_p = jax.nn.log_softmax(jnp.array([1., 0., -jnp.inf]))
+  loss = lambda x: divergence(jax.nn.log_softmax(x), log_p)
+  value, gradient = jax.value_and_grad(loss)(jnp.array([0., 1., -jnp.inf]))
+  assert jnp.isfinite(value) and jnp.isfinite(gradient).all()
+  wide = loss(jnp.array([0., 1., 0.]))
+  infinite = isinstance(divergence, divergences.ReverseKL)
+  assert bool(jnp.isinf(wide)) == infinite and not jnp.isnan(wide)
+
+
+@hypothesis.given(st.integers(0, 2**31), st.floats(.01, .99))
+@hypothesis.settings(deadline=None, max_examples=40)
+def test_jsd_is_no_less_than_0_and_symmetric(seed, b):
+  """JSD_b(p, q) = JSD_(1-b)(q, p); so at 1/2 it is symmetric."""
+  q, p = jax.nn.log_softmax(2 * jax.random.normal(jax.random.key(seed), (2, 6)))
+  there, back = divergences.JSD(b)(q, p), divergences.JSD(1 - b)(p, q)
+  assert there >= -1e-6
+  np.testing.assert_allclose(there, back, rtol=1e-4, atol=1e-6)
+
+
+def test_the_limits_of_jsd_are_the_kls():
+  with jax.enable_x64(True):
+    q, p = jax.nn.log_softmax(
+        jax.random.normal(jax.random.key(0), (2, 6), jnp.float64))
+    small = 1e-6
+    np.testing.assert_allclose(divergences.JSD(small)(q, p) / small,
+                               divergences.ForwardKL()(q, p), rtol=1e-4)
+    np.testing.assert_allclose(divergences.JSD(1 - small)(q, p) / small,
+                               divergences.ReverseKL()(q, p), rtol=1e-4)
+
+
+def test_tvd_is_what_lossless_decoding_rejects():
+  """1 - TVD is the acceptance that the engine's own warp would measure."""
+  q, p, _ = laws()
+  at_one = warp.Warp(1.)
+  accepted = jnp.minimum(at_one(jnp.asarray(q)).probs,
+                         at_one(jnp.asarray(p)).probs).sum(-1)
+  tvd = divergences.TVD()(jax.nn.log_softmax(q), jax.nn.log_softmax(p))
+  np.testing.assert_allclose(1 - tvd, accepted, atol=1e-6)
+
+
+@pytest.mark.parametrize('make,match', [
+    (lambda: losses.Distillation(mix=1.5), 'mix=1.5.*0, 1'),
+    (lambda: losses.Distillation(temperature=0.), 'temperature=0.0.*more than'),
+    (lambda: losses.Distillation(teacher_temperature=-1.), 'teacher_temp'),
+    (lambda: divergences.JSD(0.), 'b=0.0.*ForwardKL'),
+    (lambda: divergences.JSD(1.), 'b=1.0.*ReverseKL')])
+def test_bad_settings_are_refused(make, match):
+  with pytest.raises(ValueError, match=match):
+    make()
 
 
 def test_padding_carries_no_gradient():

@@ -1,0 +1,82 @@
+"""What a drafter buys: tokens per verifier call, predicted and decoded.
+
+The prediction comes from one teacher-forced pass over what was decoded, see
+`evaluation.forced`; where it and the loop disagree, one of them is wrong.
+"""
+from __future__ import annotations
+
+import dataclasses
+from typing import Sequence
+
+from spec_cascades import targets
+from spec_cascades import theory
+from spec_cascades import warp
+from spec_cascades.drafters import chain
+from spec_cascades.evaluation import forced
+from spec_cascades.evaluation import pairs
+from spec_cascades.training import data
+from spec_cascades.training import writing
+
+TOLERATED = 0.05          # between what is predicted and what is decoded
+
+
+@dataclasses.dataclass(frozen=True)
+class Bought:
+  """Tokens per verifier call of a drafter, lossless."""
+  temperature: float
+  gamma: int
+  predicted: float
+  decoded: float
+
+  @property
+  def off(self) -> float:
+    """Of the prediction, relative to what was decoded."""
+    return self.predicted / self.decoded - 1
+
+  @property
+  def figures(self) -> dict[str, float]:
+    """By name, for a metrics file."""
+    return {f'tokens_per_call_T{self.temperature:g}': self.decoded,
+            f'predicted_T{self.temperature:g}': self.predicted}
+
+  @property
+  def warning(self) -> str | None:
+    """What to say where they disagree."""
+    if abs(self.off) <= TOLERATED:
+      return None
+    return (f'warning: at T={self.temperature:g} {self.predicted:.2f} tokens a '
+            f'call are predicted, {self.decoded:.2f} were decoded; above '
+            f'{TOLERATED:.0%} apart, so trust neither.')
+
+  def __str__(self) -> str:
+    return (f'T={self.temperature:g}, gamma {self.gamma}: {self.decoded:.2f} '
+            f'tokens a call, predicted {self.predicted:.2f} ({self.off:+.1%})')
+
+
+def tokens_per_call(pair: pairs.Pair, corpus: data.ParallelText,
+                    sources: Sequence[str], *, gamma: int, temperature: float,
+                    max_length: int, batch: int, seed: int = 0) -> Bought:
+  """Decodes texts with a chain of a drafter, and predicts what it took.
+
+  Args:
+    pair: Verifier and drafter.
+    corpus: How texts are put to them.
+    sources: Texts of at most the corpus's widest bucket.
+    gamma: Draft length.
+    temperature: Of both models.
+    max_length: Tokens of an output at most, with the one that it begins with
+      or follows.
+    batch: Rows of a call.
+    seed: Of what is drawn.
+  """
+  rows = [corpus.encode(source) for source in sources]
+  texts, calls = writing.write(
+      pair.verifier.lm, pair.verifier.params, rows, width=max(corpus.buckets),
+      length=max_length - 1, batch=batch, end=corpus.end,
+      drafter=chain.Chain(pair.drafter.lm, gamma),
+      draft_params=pair.drafter.params, temperature=temperature, seed=seed)
+  rates = forced.acceptance(pair, rows, texts, targets.Lossless(),
+                            warp.Warp(temperature))
+  return Bought(temperature, gamma,
+                theory.tokens_per_call(rates, gamma),
+                sum(map(len, texts)) / calls)

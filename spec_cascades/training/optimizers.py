@@ -1,0 +1,111 @@
+"""Optimisers and learning rates: functions of optax, by name.
+
+    loop.Run.optimizer = @optimizers.adamw
+    optimizers.adamw.weight_decay = 0.01
+"""
+from __future__ import annotations
+
+import re
+from typing import Any, Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+import optax
+
+# What the rate falls by after the warm-up, a factor at step t of `total`.
+DECAYS: dict[str, Callable[..., jax.Array]] = {
+    'rsqrt': lambda t, rising, total: jnp.sqrt(rising / jnp.maximum(t, rising)),
+    'constant': lambda t, rising, total: jnp.ones_like(t),
+    'linear': lambda t, rising, total: 1 - _share(t, rising, total),
+    'cosine': lambda t, rising, total: (
+        1 + jnp.cos(jnp.pi * _share(t, rising, total))) / 2,
+}
+
+
+def schedule(*, peak: float, warmup: int, total: int, cooldown: int,
+             decay: str = 'rsqrt') -> optax.Schedule:
+  """Linear warm-up, a decay, linear cool-down to 0 at `total`.
+
+  Args:
+    peak: Rate after the warm-up.
+    warmup: Its steps.
+    total: Steps in all.
+    cooldown: The last of them, over which the rate falls to 0.
+    decay: One of `DECAYS`; `rsqrt` is 1/sqrt(step).
+
+  Raises:
+    ValueError: There is no such decay.
+  """
+  if decay not in DECAYS:
+    raise ValueError(f'Got decay={decay!r}; allowed: {", ".join(DECAYS)}.')
+  rising = max(warmup, 1)
+
+  def rate(step):
+    step = jnp.asarray(step, jnp.float32) + 1
+    rise = jnp.minimum(step / rising, 1)
+    fall = jnp.clip((total - step + 1) / max(cooldown, 1), 0, 1)
+    return peak * rise * DECAYS[decay](step, rising, total) * fall
+  return rate
+
+
+def adafactor(learning_rate: Any) -> optax.GradientTransformation:
+  """Adafactor with T5's settings (Shazeer & Stern 2018, Raffel et al. 2020)."""
+  return optax.adafactor(learning_rate, multiply_by_parameter_scale=True,
+                         clipping_threshold=1.0, decay_rate=0.8)
+
+
+def adamw(learning_rate: Any, *, b1: float = 0.9, b2: float = 0.98,
+          weight_decay: float = 0.0, clip: float = 1.0
+          ) -> optax.GradientTransformation:
+  """AdamW after clipping of the gradient's norm (Loshchilov & Hutter 2019).
+
+  Only matrices decay, not scales or biases.
+  """
+  matrices = lambda params: jax.tree.map(lambda x: x.ndim > 1, params)
+  return optax.chain(
+      optax.clip_by_global_norm(clip),
+      optax.adamw(learning_rate, b1=b1, b2=b2, weight_decay=weight_decay,
+                  mask=matrices))
+
+
+def frozen(optimizer: optax.GradientTransformation, patterns: Sequence[str],
+           params: Any) -> optax.GradientTransformation:
+  """Leaves parameters as they are whose path matches a pattern.
+
+    frozen(adamw(1e-3), ['token_embedder/'], params)
+
+  Args:
+    optimizer: Of the others; it keeps no state for these.
+    patterns: Regular expressions, searched in paths such as
+      `decoder/layers_0/mlp/wo/kernel`.
+    params: A tree of them, or of their shapes.
+
+  Raises:
+    ValueError: A pattern matches nothing, or everything is frozen.
+  """
+  if not patterns:
+    return optimizer
+  paths = jax.tree_util.tree_map_with_path(lambda path, _: name(path), params)
+  known = jax.tree.leaves(paths)
+  for pattern in patterns:
+    if not any(re.search(pattern, path) for path in known):
+      raise ValueError(f'Nothing to freeze matches {pattern!r}; parameters are '
+                       f'{", ".join(known[:3])}, ...')
+  matched = lambda path: any(re.search(x, path) for x in patterns)
+  if all(map(matched, known)):
+    raise ValueError(f'{", ".join(patterns)} freezes every parameter; leave '
+                     'some to train.')
+  labels = jax.tree.map(lambda path: 'frozen' if matched(path) else 'trained',
+                        paths)
+  return optax.multi_transform(
+      dict(trained=optimizer, frozen=optax.set_to_zero()), labels)
+
+
+def name(path: Sequence[Any]) -> str:
+  """A key path of a tree with slashes: `decoder/layers_0/mlp/wo/kernel`."""
+  return jax.tree_util.keystr(path, simple=True, separator='/')
+
+
+def _share(t, rising, total):
+  """How much of what follows the warm-up is over, in [0, 1]."""
+  return jnp.clip((t - rising) / max(total - rising, 1), 0, 1)

@@ -1,0 +1,112 @@
+"""What a run says while it trains: lines, metrics.jsonl, TensorBoard."""
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import pathlib
+import time
+from typing import Any, Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from spec_cascades.evaluation import tensorboard as tensorboard_lib
+
+FILE = 'metrics.jsonl'
+
+
+def check(tensorboard: bool) -> None:
+  """Raises ValueError if TensorBoard is asked for and can't be written."""
+  if tensorboard:
+    tensorboard_lib.check()
+
+
+class Progress:
+  """Means of steps since the last line, and the time that is left.
+
+  Args:
+    folder: Gets the files.
+    log: Receives lines.
+    total: Steps in all.
+    tensorboard: Whether to write events beside `FILE`.
+  """
+
+  def __init__(self, folder: pathlib.Path, log: Callable[[str], None], *,
+               total: int, tensorboard: bool):
+    self._folder, self._log, self._total = folder, log, total
+    self._writer = None
+    if tensorboard:
+      self._writer = tensorboard_lib.writer(folder / tensorboard_lib.FOLDER)
+    self._steps: list[Mapping[str, Any]] = []
+    self._since = time.time()
+
+  def __enter__(self) -> Progress:
+    return self
+
+  def __exit__(self, *error) -> None:
+    if self._writer is not None:
+      self._writer.close()
+
+  def add(self, step: int, metrics: Mapping[str, Any],
+          where: Callable[[], str], saved: int | None) -> None:
+    """Notes a step that is done.
+
+    Args:
+      step: Its number, from 1.
+      metrics: Means per token, and `tokens`.
+      where: Its batch, in words.
+      saved: The step of the newest checkpoint.
+
+    Raises:
+      ValueError: The loss or the gradient is not finite.
+    """
+    for what, name in (('loss', 'loss'), ("gradient's norm", 'norm')):
+      if not math.isfinite(metrics[name]):
+        kept = ('There is no checkpoint yet' if saved is None else
+                f'The last checkpoint is that of step {saved}')
+        raise ValueError(f'The {what} is {float(metrics[name])} at step {step} '
+                         f'({where()}). {kept}; lower the learning rate, or '
+                         'look at these texts.')
+    self._steps.append(metrics)
+
+  def report(self, step: int) -> None:
+    """A line on what was added since the last one."""
+    if not self._steps:
+      return
+    elapsed, steps = time.time() - self._since, len(self._steps)
+    column = lambda name: np.array([m[name] for m in self._steps], np.float64)
+    counts = column('tokens')
+    mean = lambda name: float((counts * column(name)).sum() / counts.sum())
+    means = {name: mean(name) for name in ('loss', 'agreement', 'acceptance')
+             if name in self._steps[0]}
+    rate = counts.sum() / elapsed
+    left = (self._total - step) * elapsed / steps
+    self._log(f'step {step}/{self._total}  {_shown(means)}  '
+              f'{rate:.0f} tokens/s  left {left / 60:.0f} min')
+    self._record(step, dict(means, tokens_per_second=rate))
+    self._since, self._steps = time.time(), []
+
+  def found(self, step: int, figures: Mapping[str, float],
+            lines: Sequence[str] = ()) -> None:
+    """Lines on an evaluation."""
+    for line in (_shown(figures), *lines):
+      self._log(f'step {step}  {line}')
+    self._record(step, figures)
+
+  @contextlib.contextmanager
+  def paused(self) -> Iterator[None]:
+    """What happens meanwhile is no training."""
+    began = time.time()
+    yield
+    self._since += time.time() - began
+
+  def _record(self, step: int, figures: Mapping[str, float]) -> None:
+    with (self._folder / FILE).open('a', encoding='utf-8') as file:
+      file.write(json.dumps(dict(step=step, **figures, time=time.time())) +
+                 '\n')
+    if self._writer is not None:
+      self._writer.write_scalars(step, dict(figures))
+
+
+def _shown(figures: Mapping[str, float]) -> str:
+  return '  '.join(f'{name} {x:.3f}' for name, x in figures.items())

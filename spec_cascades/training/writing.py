@@ -1,0 +1,56 @@
+"""Texts that a model writes while another, or itself, is trained."""
+from __future__ import annotations
+
+from typing import Any, Sequence
+
+import jax
+from jaxtyping import Array, Key
+import numpy as np
+
+from spec_cascades import decode
+from spec_cascades import targets
+from spec_cascades import warp
+from spec_cascades.drafters import null
+from spec_cascades.evaluation import pairs
+from spec_cascades.evaluation import programs
+
+
+def write(lm: Any, params: Any, rows: Sequence[Sequence[int]], *, width: int,
+          length: int, batch: int, end: int, drafter: Any = null.Null(),
+          draft_params: Any = None, temperature: float = 0.0,
+          seed: int | Key[Array, ''] = 0) -> tuple[list[list[int]], int]:
+  """What a model answers, `batch` rows at a time through one program.
+
+  Args:
+    lm: A `LanguageModel`.
+    params: Its parameters in decode layout.
+    rows: Tokens of the inputs.
+    width: Of the inputs, at least the longest.
+    length: New tokens after an input of `width`; where input and output are one
+      text, a shorter input leaves its rest to the output.
+    batch: Rows of a call.
+    end: Token that ends an answer.
+    drafter: Who drafts; the law of the answers is the model's own whoever does.
+    draft_params: The drafter's parameters.
+    temperature: Of the model, and of the drafter.
+    seed: Of what is drawn.
+
+  Returns:
+    New tokens of each row, the end among them, and the calls of `lm` in all.
+
+  Raises:
+    ValueError: A row is longer than `width`.
+  """
+  make, texts, calls = pairs.prompt_of(lm), [], 0
+  for first in range(0, len(rows), batch):
+    part = list(rows[first:first + batch])
+    prompt = make(part + [[end]] * (batch - len(part)), width)
+    spec = decode.GenSpecSample(
+        lm, drafter, prompt.prefix.shape[1] + length, eos=end)
+    state = spec(params, draft_params, prompt,
+                 decode.row_keys(seed, range(first, first + batch)),
+                 targets.Lossless(), warp.Warp(temperature))
+    starts = np.asarray(prompt.prefix_lengths)[:len(part)].tolist()
+    texts += [tokens for tokens, *_ in programs.outputs_of(state, starts)]
+    calls += int(jax.device_get(state.stats.rounds)[:len(part)].sum())
+  return texts, calls

@@ -1,0 +1,127 @@
+"""Rates, optimisers, and batches in parts."""
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from spec_cascades.models import t5
+from spec_cascades.training import divergences
+from spec_cascades.training import losses
+from spec_cascades.training import optimizers
+from spec_cascades.training import train_step
+from tests.models import tiny
+
+LM = t5.T5(t5.T5Config(vocab_size=11, emb_dim=8, num_heads=2, head_dim=4,
+                       num_encoder_layers=1, num_decoder_layers=1, mlp_dim=8,
+                       logits_via_embedding=True))
+PARAMS = LM.init_params(jax.random.key(0))
+TEACHER = LM.init_params(jax.random.key(1))
+TOKENS = np.asarray(jax.random.randint(jax.random.key(2), (5, 6), 1, 11))
+BATCH = dict(inputs=TOKENS, input_lengths=np.full(5, 6, np.int32),
+             targets=TOKENS[::-1].copy(),
+             weights=(np.arange(6) < [[6], [3], [1], [5], [2]]).astype('f4'))
+
+
+def test_the_schedule_rises_decays_and_cools_down():
+  rate = optimizers.schedule(peak=.02, warmup=10, total=100, cooldown=20)
+  np.testing.assert_allclose(rate(4), .01)
+  np.testing.assert_allclose(rate(9), .02)
+  np.testing.assert_allclose(rate(39), .01)
+  assert rate(90) < rate(79) / 1.5 and rate(99) > 0
+  np.testing.assert_allclose(rate(100), 0, atol=1e-9)
+
+
+@pytest.mark.parametrize('decay,middle,end', [
+    ('constant', 1., 1.), ('linear', .5, 0.), ('cosine', .5, 0.),
+    ('rsqrt', (10 / 55)**.5, .1**.5)])
+def test_decays(decay, middle, end):
+  rate = optimizers.schedule(peak=.5, warmup=10, total=100, cooldown=0,
+                             decay=decay)
+  np.testing.assert_allclose(rate(54), .5 * middle, rtol=1e-6)
+  np.testing.assert_allclose(rate(99), .5 * end, rtol=1e-6, atol=1e-7)
+  with pytest.raises(ValueError, match="'step'.*rsqrt, constant"):
+    optimizers.schedule(peak=1., warmup=1, total=2, cooldown=0, decay='step')
+
+
+@pytest.mark.parametrize('accumulate,teacher', [(3, None), (5, LM), (7, LM)],
+                         ids=['3-text', '5-teacher', '7-teacher'])
+def test_parts_of_a_batch_make_the_step_of_the_whole(accumulate, teacher):
+  """Also where rows don't divide; gradients are per token, not per part."""
+  step = lambda n: train_step.Update(
+      LM, optax.sgd(1.), teacher=teacher, accumulate=n,
+      distillation=losses.Distillation(divergences.JSD(.3), mix=.2))
+  states, metrics = [], []
+  for n in (1, accumulate):
+    update = step(n)
+    state, found = jax.jit(update)(update.init(PARAMS), BATCH,
+                                   teacher and TEACHER)
+    states.append(state)
+    metrics.append(found)
+  close = lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6)
+  jax.tree.map(close, *[state.params for state in states])
+  jax.tree.map(close, *metrics)
+  moved = jax.tree.map(lambda a, b: np.abs(a - b).max(), PARAMS,
+                       states[0].params)
+  assert max(jax.tree.leaves(moved)) > 1e-2
+
+
+@pytest.mark.parametrize('name', ['t5_1_1', 'gemma3'])
+def test_activations_computed_again_change_no_gradient(name):
+  """With T5's dropout on: its noise is the same both times."""
+  lm = tiny.LMS[name]
+  if name == 't5_1_1':
+    lm = t5.T5(dataclasses.replace(lm.config, dropout_rate=.1))
+  params, gradients, kept = tiny.params_of(lm), [], []
+  for remat in (False, True):
+    def loss(params, remat=remat):
+      logits = lm.teacher_forced(params, BATCH, dropout=jax.random.key(3),
+                                 remat=remat)
+      return losses.cross_entropy(logits, BATCH['targets'],
+                                  BATCH['weights'])[0]
+    gradients.append(jax.jit(jax.grad(loss))(params))
+    pullback = jax.eval_shape(lambda x, loss=loss: jax.vjp(loss, x)[1], params)
+    kept.append(sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(pullback)
+                    if not jnp.issubdtype(x.dtype, jax.dtypes.extended)))
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4,
+                                                       atol=1e-5), *gradients)
+  assert kept[1] < .75 * kept[0], 'Nothing is computed again.'
+
+
+@pytest.mark.parametrize('make', [optimizers.adafactor, optimizers.adamw],
+                         ids=lambda x: x.__name__)
+def test_a_batch_is_learnt_by_heart(make):
+  update = train_step.Update(LM, make(lambda step: .05), z_loss=0.)
+  state, step = update.init(PARAMS), jax.jit(update)
+  losses_seen = []
+  with jax.numpy_dtype_promotion('standard'):         # optax's Adam needs it
+    for _ in range(40):
+      state, metrics = step(state, BATCH)
+      losses_seen.append(float(metrics['loss']))
+  assert losses_seen[-1] < losses_seen[0] / 3
+
+
+def test_only_matrices_decay():
+  still = jax.tree.map(jnp.zeros_like, PARAMS)
+  optimizer = optimizers.adamw(1., weight_decay=.5)
+  with jax.numpy_dtype_promotion('standard'):         # optax's Adam needs it
+    moved, _ = optimizer.update(still, optimizer.init(PARAMS), PARAMS)
+  for x, by in zip(jax.tree.leaves(PARAMS), jax.tree.leaves(moved)):
+    np.testing.assert_allclose(by, -.5 * x if x.ndim > 1 else 0 * x)
+
+
+@pytest.mark.parametrize('patterns,match', [
+    (['no_such_layer'], "matches 'no_such_layer'.*parameters are decoder"),
+    (['er'], 'freezes every parameter')])
+def test_what_can_not_be_frozen_is_refused(patterns, match):
+  with pytest.raises(ValueError, match=match):
+    optimizers.frozen(optax.sgd(1.), patterns, PARAMS)
+
+
+def test_frozen_parameters_have_no_state():
+  optimizer = optimizers.frozen(optimizers.adamw(1.), ['encoder/', 'token'],
+                                PARAMS)
+  shapes = {x.shape for x in jax.tree.leaves(optimizer.init(PARAMS))}
+  assert PARAMS['token_embedder']['embedding'].shape not in shapes
