@@ -21,6 +21,7 @@ from spec_cascades.evaluation import examples
 from spec_cascades.evaluation import text
 
 TARGET = '{target}'
+SPLITS = ('train', 'validation', 'test')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +31,7 @@ class ParallelText:
   Attributes:
     directory: Holds train.jsonl, validation.jsonl and test.jsonl, as
       scripts/build_corpus.py writes them; where a line has no
-      `near_duplicate`, it is none.
+      `near_duplicate`, it is none. None with a `reader`.
     vocabulary: Tokens of both languages: a `text.Vocabulary`, or a
       checkpoint's tokenizer.
     source: Key of the input text.
@@ -46,8 +47,11 @@ class ParallelText:
       inputs alone. Longer targets are left out.
     tokens_per_batch: Target slots of a batch, whatever its width.
     seed: Of the order.
+    reader: Reads splits in place of a directory, such as
+      `seqio_lines.SeqioLines`: called with the name of one it gives lines, and
+      it has `splits`.
   """
-  directory: str
+  directory: str | None
   vocabulary: Any
   source: str = 'en'
   target: str = 'de'
@@ -58,8 +62,12 @@ class ParallelText:
   target_width: int | None = None
   tokens_per_batch: int = 2048
   seed: int = 0
+  reader: Any = None
 
   def __post_init__(self):
+    if (self.directory is None) == (self.reader is None):
+      raise ValueError(f'Got directory={self.directory!r} and '
+                       f'reader={self.reader!r}; give one of the two.')
     if not isinstance(self.answer, str) or self.answer.count(TARGET) != 1:
       raise ValueError(f'Got the answer {self.answer!r}; it has to hold '
                        f'{TARGET} once, which stands for the output.')
@@ -70,14 +78,20 @@ class ParallelText:
     Raises:
       ValueError: There is no such file, or a text is missing in it.
     """
-    path = pathlib.Path(self.directory).expanduser() / f'{split}.jsonl'
+    if self.reader is not None:
+      return self.reader(split)
+    path = self._path(split)
     if not path.is_file():
       raise ValueError(f'No corpus at {path}; make it with '
                        'scripts/build_corpus.py, or write one JSON object '
                        f'a line with {self.source} and {self.target}.')
-    with path.open(encoding='utf-8') as file:
-      lines = [_parsed(line, f'{path}, line {i}')
-               for i, line in enumerate(file, 1)]
+    try:
+      with path.open(encoding='utf-8') as file:
+        raw = list(file)
+    except (OSError, UnicodeDecodeError) as error:
+      raise ValueError(f"{path} can't be read ({error}); it has to be UTF-8 "
+                       'that you may read.') from None
+    lines = [_parsed(x, f'{path}, line {i}') for i, x in enumerate(raw, 1)]
     for i, line in enumerate(lines, 1):
       if not all(isinstance(line.get(key), str)
                  for key in (self.source, self.target)):
@@ -85,6 +99,16 @@ class ParallelText:
                          f'text {self.target}; its keys are '
                          f'{", ".join(line)}.')
     return lines
+
+  def _path(self, split):
+    return pathlib.Path(self.directory).expanduser() / f'{split}.jsonl'
+
+  @property
+  def splits(self) -> tuple[str, ...]:
+    """Those of train, validation and test that are there."""
+    if self.reader is not None:
+      return self.reader.splits
+    return tuple(x for x in SPLITS if self._path(x).is_file())
 
   @functools.cached_property
   def train(self) -> dict[int, dict[str, np.ndarray]]:

@@ -11,7 +11,6 @@ import hashlib
 import itertools
 import json
 import pathlib
-import shutil
 import time
 from typing import Callable
 
@@ -85,9 +84,10 @@ def distill(corpus: data.ParallelText, verifier: str, output: str, *,
   if temperature:
     call |= dict(temperature=temperature, seed=seed)
   _claim(folder / 'call.json', call)
-  for split in ('validation', 'test'):
-    shutil.copy(pathlib.Path(corpus.directory).expanduser() / f'{split}.jsonl',
-                folder / f'{split}.jsonl')
+  for split in corpus.splits:
+    if split != 'train':
+      files.write_atomically(folder / f'{split}.jsonl',
+                             _jsonl(corpus.lines(split)))
   parts, began = range(0, len(lines), chunk), time.time()
   todo = [i for i in parts[shard.index::shard.count]
           if not _part(folder, i).is_file()]
@@ -152,9 +152,12 @@ class _Writer:
                                  self.calls + calls)
       # A short input may leave room for more than a long one does.
       out |= {i: corpus.decode(text[:length]) for i, text in zip(rows, texts)}
-    return ''.join(
-        json.dumps({**line, corpus.target: out[i]}, ensure_ascii=False) + '\n'
-        for i, line in enumerate(lines))
+    return _jsonl({**line, corpus.target: out[i]}
+                  for i, line in enumerate(lines))
+
+
+def _jsonl(lines):
+  return ''.join(json.dumps(line, ensure_ascii=False) + '\n' for line in lines)
 
 
 def _room(corpus, width):

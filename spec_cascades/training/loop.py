@@ -2,9 +2,11 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import functools
 import pathlib
+import shutil
 import signal
 from typing import Any, Callable
 
@@ -164,8 +166,11 @@ def _start(run, update, saves, log):
   newest = saves.latest_step()
   if newest is not None:
     log(f'resuming at step {newest}')
-    like = jax.eval_shape(fresh)
-    return saves.restore(newest, args=ocp.args.StandardRestore(like))
+    like = ocp.args.StandardRestore(jax.eval_shape(fresh))
+    with _explained(f'The checkpoint of step {newest} in {saves.directory} '
+                    "can't be read", 'if it is damaged, delete it; the same '
+                    'command goes on from the one before it'):
+      return saves.restore(newest, args=like)
   if run.init_from is None:
     return fresh()
   log(f'starting from {run.init_from}')
@@ -223,8 +228,15 @@ def _run(run, update, state, teacher, saves, progress):
 
   def save():
     settle()                            # nothing that is not finite is kept
-    if saves.latest_step() != step:
-      saves.save(step, args=saved(state))
+    with _explained(f'The checkpoint of step {step} in {saves.directory} '
+                    "can't be written", 'those before it are whole. Make room, '
+                    'and the same command goes on from there'):
+      # An error of the one before, written meanwhile, shows here, too.
+      if saves.latest_step() != step:
+        _check_room(saves.directory, state)
+        saves.save(step, args=saved(state))
+      if step == recipe.steps or terminated.received:
+        saves.wait_until_finished()
 
   while step < recipe.steps and not terminated.received:
     batch = run.on_policy(corpus.batch(step), run.lm, state.params, step,
@@ -243,5 +255,24 @@ def _run(run, update, state, teacher, saves, progress):
     if step % recipe.save_every == 0:
       save()
   save()
-  saves.wait_until_finished()
   return state
+
+
+def _check_room(folder, state):
+  """Before Orbax begins, which says a great deal when it fails."""
+  free = shutil.disk_usage(folder).free
+  needed = sum(x.nbytes for x in jax.tree.leaves(state))
+  if free < needed:
+    raise OSError(f'{free / 1e6:.0f} MB are free, up to {needed / 1e6:.0f} MB '
+                  'are needed')
+
+
+@contextlib.contextmanager
+def _explained(what, remedy):
+  """Whatever Orbax and its stores raise, in one line."""
+  try:
+    yield
+  except Exception as error:
+    short = ' '.join(str(error).split())[:200]
+    raise ValueError(f'{what} ({type(error).__name__}: {short}); '
+                     f'{remedy}.') from error

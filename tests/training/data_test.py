@@ -71,6 +71,24 @@ def test_a_missing_corpus_is_explained(corpus, tmp_path):
     missing.batch(0)
 
 
+def test_an_unreadable_split_is_named(corpus, tmp_path):
+  (tmp_path / 'train.jsonl').write_bytes(b'{"en": "a", "de": "\xff"}\n')
+  broken = data.ParallelText(str(tmp_path), corpus.vocabulary)
+  with pytest.raises(ValueError, match=r"train.jsonl can't be read \(.*UTF-8"):
+    broken.batch(0)
+
+
+def test_the_batch_of_a_step_can_be_named(corpus):
+  step = corpus.steps_per_epoch + 1
+  batch = corpus.batch(step)
+  first = corpus.vocabulary.decode(
+      batch['inputs'][0, :batch['input_lengths'][0]].tolist())
+  rows, width = batch['inputs'].shape
+  assert corpus.where(step) == (
+      f'batch 1 of epoch 1, {rows} pairs of up to {width} tokens, the first '
+      f'{first[:60]!r}')
+
+
 def test_long_inputs_are_cut_and_targets_have_a_width_of_their_own(corpus):
   short = data.ParallelText(
       corpus.directory, corpus.vocabulary, buckets=(8, 10), cut=10,

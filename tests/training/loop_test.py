@@ -341,6 +341,63 @@ def test_what_diverges_stops_and_names_its_batch(corpus, tmp_path):
   assert all(np.isfinite(x).all() for x in jax.tree.leaves(params))
 
 
+def test_a_full_disk_keeps_what_was_saved(corpus, tmp_path):
+  """In a process whose files may not grow: as when there is no room."""
+  command = command_of(tmp_path, corpus, recipe(steps=4, save_every=2))
+  limited = [sys.executable, '-c', f'''
+import resource, runpy, signal, sys, threading
+from spec_cascades.training import loop
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+whole = loop.saved
+def saved(state):
+  if int(state.step) == 4:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+  return whole(state)
+loop.saved = saved
+sys.argv = {command[1:]!r}
+sys.path.insert(0, {str(ROOT / 'scripts')!r})
+runpy.run_path(sys.argv[0], run_name='__main__')
+''']
+  environment = {**os.environ, 'PYTHONPATH': str(ROOT)}
+  failed = subprocess.run(limited, env=environment, capture_output=True,
+                          text=True, timeout=300, check=False)
+  assert failed.returncode == 2, failed.stderr
+  line, = (x for x in failed.stderr.splitlines() if x.startswith('train.py: '))
+  assert 'checkpoint of step 4' in line and 'Make room' in line
+  assert start.restore(tmp_path / 'run')[1] == 2
+  result = subprocess.run(command, env=environment, capture_output=True,
+                          text=True, timeout=300, check=False)
+  assert 'resuming at step 2' in result.stdout, result.stderr
+  assert start.restore(tmp_path / 'run')[1] == 4
+
+
+def test_too_little_room_is_seen_before_writing(corpus, tmp_path, monkeypatch):
+  usage = shutil.disk_usage(tmp_path)._replace(free=1000)
+  monkeypatch.setattr(shutil, 'disk_usage', lambda path: usage)
+  with pytest.raises(ValueError, match=(
+      r"of step 1 in .* can't be written \(OSError: 0 MB are free, up to 0 MB "
+      r'are needed\); those before it are whole. Make room')):
+    loop.train(run_of(corpus, tmp_path, steps=1, eval_every=2, log_every=2),
+               log=lambda line: None)
+  assert not list((tmp_path / 'checkpoints').iterdir())
+
+
+def test_a_damaged_checkpoint_is_named(corpus, tmp_path):
+  numbers = dict(steps=2, save_every=1, eval_every=9)
+  loop.train(run_of(corpus, tmp_path, **numbers), log=lambda line: None)
+  store = tmp_path / 'checkpoints' / '2' / 'default'
+  for path in store.rglob('*'):
+    if path.is_file() and path.parent.name == 'd':
+      path.write_bytes(b'damaged')
+  again = run_of(corpus, tmp_path, **{**numbers, 'steps': 3})
+  with pytest.raises(ValueError, match="of step 2 in .* can't be read.*delete"):
+    loop.train(again, log=lambda line: None)
+  shutil.rmtree(tmp_path / 'checkpoints' / '2')
+  lines = []
+  loop.train(again, log=lines.append)
+  assert lines[0] == 'resuming at step 1'
+
+
 def test_own_texts_need_a_teacher(corpus, tmp_path):
   run = dataclasses.replace(run_of(corpus, tmp_path),
                             on_policy=policies.OnPolicy(.5))

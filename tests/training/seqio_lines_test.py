@@ -1,0 +1,81 @@
+"""Training texts from seqio Tasks."""
+import functools
+import json
+
+import pytest
+
+import tinypair
+from spec_cascades.evaluation import seqio_tasks
+from spec_cascades.evaluation import text
+from spec_cascades.training import data
+from training.data_test import write_corpus
+
+seqio = pytest.importorskip('seqio')
+from spec_cascades.training import seqio_lines  # noqa: E402
+
+
+@pytest.fixture(scope='module')
+def corpora(tmp_path_factory):
+  """The same texts as JSON lines and as a Task; their vocabulary."""
+  import tensorflow as tf
+  directory = tmp_path_factory.mktemp('corpus')
+  write_corpus(directory)
+  path = str(tinypair.make_vocabulary(directory))
+
+  def rows(split, shuffle_files=False, seed=None):
+    del shuffle_files, seed
+    lines = [json.loads(line) for line in
+             (directory / f'{split}.jsonl').read_text().splitlines()]
+    return tf.data.Dataset.from_tensor_slices(dict(
+        inputs=[x['en'] for x in lines], targets=[x['de'] for x in lines],
+        near_duplicate=[x['near_duplicate'] for x in lines]))
+
+  feature = seqio.Feature(seqio.SentencePieceVocabulary(path))
+  add = functools.partial(
+      seqio.TaskRegistry.add, source=seqio.FunctionDataSource(
+          rows, splits=('train', 'validation')),
+      output_features=dict(inputs=feature, targets=feature))
+  add('lines_test', preprocessors=[seqio.preprocessors.tokenize])
+  add('lines_test_textless', preprocessors=[functools.partial(
+      seqio.preprocessors.tokenize, copy_pretokenized=False)])
+  yield directory, text.Vocabulary(path)
+  for name in ('lines_test', 'lines_test_textless'):
+    seqio.TaskRegistry.remove(name)
+
+
+def reader(name='lines_test', **kwargs):
+  return seqio_lines.SeqioLines(seqio_tasks.Registered(name), **kwargs)
+
+
+def test_batches_are_those_of_the_same_texts_in_files(corpora):
+  directory, words = corpora
+  kwargs = dict(buckets=(24, 48), tokens_per_batch=192)
+  files = data.ParallelText(str(directory), words, **kwargs)
+  task = data.ParallelText(None, words, source='inputs', target='targets',
+                           reader=reader(), **kwargs)
+  assert task.splits == ('train', 'validation')
+  assert task.steps_per_epoch == files.steps_per_epoch
+  for step in (0, files.steps_per_epoch + 1):
+    for name, want in files.batch(step).items():
+      assert (task.batch(step)[name] == want).all()
+  marks = lambda corpus: [x['near_duplicate']
+                          for x in corpus.lines('validation')]
+  assert marks(task) == marks(files) and len(set(marks(task))) == 2
+
+
+def test_a_limit_takes_the_first(corpora):
+  del corpora
+  assert reader(limit=3)('train') == reader()('train')[:3]
+
+
+@pytest.mark.parametrize('make,match', [
+    (lambda: reader('no_such_task')('train'), "No Task .*'no_such_task'"),
+    (lambda: reader()('test'), "no split 'test'; it has train, validation"),
+    (lambda: reader('lines_test_textless')('train'), 'keeps no text of inputs'),
+    (lambda: reader(limit=0), 'limit of SeqioLines'),
+    (lambda: data.ParallelText(None, None), 'one of the two'),
+    (lambda: data.ParallelText('x', None, reader=reader()), 'one of the two')])
+def test_what_can_not_be_read_is_explained(corpora, make, match):
+  del corpora
+  with pytest.raises(ValueError, match=match):
+    make()
