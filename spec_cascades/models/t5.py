@@ -304,11 +304,9 @@ class Transformer(nn.Module):
     """Token embeddings in the activations' dtype."""
     return self.token_embedder(tokens).astype(self.config.dtype)
 
-  def encode(self, inputs: Int[Array, 'B I'], *, deterministic: bool = True,
-             remat: bool = False):
-    """Encoder states [B, I, E]."""
-    return self.encoder(self.embed(inputs), inputs > 0,
-                        deterministic=deterministic, remat=remat)
+  def encode(self, inputs: Int[Array, 'B I'], **kwargs: bool):
+    """Encoder states [B, I, E]; keywords are those of `Encoder`."""
+    return self.encoder(self.embed(inputs), inputs > 0, **kwargs)
 
   def memory(self, inputs: Int[Array, 'B I']):
     """Encodes a prompt: cross-attention keys and values of every layer."""

@@ -142,12 +142,13 @@ class _Writer:
     encoded = [corpus.encode(line[corpus.source]) for line in lines]
     for low, width in zip((0, *corpus.buckets), corpus.buckets):
       rows = [i for i, row in enumerate(encoded) if low < len(row) <= width]
-      key = jax.random.fold_in(jax.random.key(self._seed), first + width)
+      key = jax.random.fold_in(jax.random.key(self._seed), first)
       length = _room(corpus, width) - 1
       texts, calls = writing.write(
           self._lm, self._params, [encoded[i] for i in rows], width=width,
           length=length, batch=self._batch, end=corpus.end,
-          temperature=self._temperature, seed=key, **self._drafter)
+          temperature=self._temperature, seed=jax.random.fold_in(key, width),
+          **self._drafter)
       self.tokens, self.calls = (self.tokens + sum(map(len, texts)),
                                  self.calls + calls)
       # A short input may leave room for more than a long one does.

@@ -13,8 +13,10 @@ from typing import Any, Callable
 import jax
 import orbax.checkpoint as ocp
 
+from spec_cascades import check
 from spec_cascades.checkpoints import converting
 from spec_cascades.checkpoints import orbax
+from spec_cascades.evaluation import tensorboard
 from spec_cascades.training import data as data_lib
 from spec_cascades.training import losses
 from spec_cascades.training import optimizers
@@ -39,7 +41,6 @@ class Recipe:
     steps: Updates in all.
     peak: Learning rate at the end of the warm-up (relative, as in Adafactor).
     warmup: Steps of linear warm-up.
-    decay: What follows it, of `optimizers.DECAYS`; `rsqrt` is 1/sqrt(step).
     cooldown: Last steps, over which the rate falls to 0.
     accumulate: Parts of a batch, one after the other in memory.
     remat: Compute the activations of a layer again for its gradient.
@@ -61,7 +62,6 @@ class Recipe:
   steps: int = 10_000
   peak: float = 0.02
   warmup: int = 300
-  decay: str = 'rsqrt'
   cooldown: int = 1_000
   accumulate: int = 1
   remat: bool = False
@@ -94,6 +94,7 @@ class Run:
     distillation: What is minimised with a teacher.
     on_policy: Which batches have targets that the student writes.
     optimizer: From a learning rate to an optimiser, see `optimizers`.
+    decay: Of the rate after its warm-up: `optimizers.rsqrt`, say.
     freeze: Regular expressions; parameters whose path one of them matches stay
       as they are: ('token_embedder/',).
   """
@@ -106,6 +107,7 @@ class Run:
   distillation: losses.Distillation = losses.Distillation()
   on_policy: policies.OnPolicy = policies.OnPolicy()
   optimizer: Callable[..., Any] = optimizers.adafactor
+  decay: Callable[..., Any] = optimizers.rsqrt
   freeze: tuple[str, ...] = ()
 
 
@@ -122,12 +124,15 @@ def train(run: Run, *, log: Callable[[str], None] = print
 
   Raises:
     ValueError: Texts that the model can't be trained on, weights or a
-      teacher that don't fit it, a loss that is not finite.
+      teacher that don't fit it, a loss that is not finite, a checkpoint that
+      can't be read or written.
   """
   corpus, recipe = run.corpus, run.recipe
   start.check(run.lm, corpus, recipe.max_length)
   corpus.batch(0)                      # there is one, or this says why not
-  progress_lib.check(recipe.tensorboard)
+  check.interval('accumulate', recipe.accumulate, 1, 10**6, whole=True)
+  if recipe.tensorboard:
+    tensorboard.check()
   if run.on_policy.share and run.teacher is None:
     raise ValueError(f'Got on_policy with a share of {run.on_policy.share} and '
                      'no teacher: a model learns nothing from what it wrote '
@@ -154,7 +159,7 @@ def _optimizer(run):
   recipe = run.recipe
   rate = optimizers.schedule(
       peak=recipe.peak, warmup=recipe.warmup, total=recipe.steps,
-      cooldown=recipe.cooldown, decay=recipe.decay)
+      cooldown=recipe.cooldown, decay=run.decay)
   shapes = jax.eval_shape(run.lm.init_params, jax.random.key(0))
   return optimizers.frozen(run.optimizer(rate), run.freeze, shapes)
 

@@ -12,18 +12,31 @@ import jax
 import jax.numpy as jnp
 import optax
 
-# What the rate falls by after the warm-up, a factor at step t of `total`.
-DECAYS: dict[str, Callable[..., jax.Array]] = {
-    'rsqrt': lambda t, rising, total: jnp.sqrt(rising / jnp.maximum(t, rising)),
-    'constant': lambda t, rising, total: jnp.ones_like(t),
-    'linear': lambda t, rising, total: 1 - _share(t, rising, total),
-    'cosine': lambda t, rising, total: (
-        1 + jnp.cos(jnp.pi * _share(t, rising, total))) / 2,
-}
+
+def rsqrt(t: jax.Array, rising: int, total: int) -> jax.Array:
+  """A decay: sqrt(rising / t) from step t = `rising` on, the warm-up's last."""
+  del total
+  return jnp.sqrt(rising / jnp.maximum(t, rising))
+
+
+def constant(t: jax.Array, rising: int, total: int) -> jax.Array:
+  """A decay that is none."""
+  del rising, total
+  return jnp.ones_like(t)
+
+
+def linear(t: jax.Array, rising: int, total: int) -> jax.Array:
+  """A decay: from 1 after the warm-up straight to 0 at `total`."""
+  return 1 - jnp.clip((t - rising) / max(total - rising, 1), 0, 1)
+
+
+def cosine(t: jax.Array, rising: int, total: int) -> jax.Array:
+  """A decay: half a cosine from 1 after the warm-up to 0 at `total`."""
+  return (1 - jnp.cos(jnp.pi * linear(t, rising, total))) / 2
 
 
 def schedule(*, peak: float, warmup: int, total: int, cooldown: int,
-             decay: str = 'rsqrt') -> optax.Schedule:
+             decay: Callable[..., jax.Array] = rsqrt) -> optax.Schedule:
   """Linear warm-up, a decay, linear cool-down to 0 at `total`.
 
   Args:
@@ -31,20 +44,15 @@ def schedule(*, peak: float, warmup: int, total: int, cooldown: int,
     warmup: Its steps.
     total: Steps in all.
     cooldown: The last of them, over which the rate falls to 0.
-    decay: One of `DECAYS`; `rsqrt` is 1/sqrt(step).
-
-  Raises:
-    ValueError: There is no such decay.
+    decay: (step from 1, warm-up, total) -> factor: `rsqrt`, say.
   """
-  if decay not in DECAYS:
-    raise ValueError(f'Got decay={decay!r}; allowed: {", ".join(DECAYS)}.')
   rising = max(warmup, 1)
 
   def rate(step):
     step = jnp.asarray(step, jnp.float32) + 1
     rise = jnp.minimum(step / rising, 1)
     fall = jnp.clip((total - step + 1) / max(cooldown, 1), 0, 1)
-    return peak * rise * DECAYS[decay](step, rising, total) * fall
+    return peak * rise * decay(step, rising, total) * fall
   return rate
 
 
@@ -104,8 +112,3 @@ def frozen(optimizer: optax.GradientTransformation, patterns: Sequence[str],
 def name(path: Sequence[Any]) -> str:
   """A key path of a tree with slashes: `decoder/layers_0/mlp/wo/kernel`."""
   return jax.tree_util.keystr(path, simple=True, separator='/')
-
-
-def _share(t, rising, total):
-  """How much of what follows the warm-up is over, in [0, 1]."""
-  return jnp.clip((t - rising) / max(total - rising, 1), 0, 1)

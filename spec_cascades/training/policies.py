@@ -27,8 +27,7 @@ class OnPolicy:
     temperature: Of the student while it writes; 0 is greedy.
     seed: Of the choice of batches and of what is drawn.
 
-  Reference: Zhou et al. (2024), DistillSpec, Alg. A.1, after Agarwal et al.
-  (2024), On-Policy Distillation, https://arxiv.org/abs/2306.13649
+  Reference: Zhou et al. (2024), DistillSpec, https://arxiv.org/abs/2310.08461
   """
   share: float = 0.0
   temperature: float = 1.0

@@ -15,12 +15,6 @@ from spec_cascades.evaluation import tensorboard as tensorboard_lib
 FILE = 'metrics.jsonl'
 
 
-def check(tensorboard: bool) -> None:
-  """Raises ValueError if TensorBoard is asked for and can't be written."""
-  if tensorboard:
-    tensorboard_lib.check()
-
-
 class Progress:
   """Means of steps since the last line, and the time that is left.
 

@@ -1,16 +1,11 @@
-"""Resuming is exact: killed runs end where uninterrupted ones do."""
+"""A run from start to end: what it says, saves, refuses and learns."""
 import dataclasses
 import functools
 import json
 import math
-import os
 import pathlib
 import re
 import shutil
-import signal
-import subprocess
-import sys
-import time
 
 from flax import traverse_util
 import jax
@@ -26,7 +21,6 @@ from spec_cascades.checkpoints import stores
 from spec_cascades.evaluation import text
 from spec_cascades.models import t5
 from spec_cascades.training import bought
-from spec_cascades.training import data
 from spec_cascades.training import divergences
 from spec_cascades.training import export
 from spec_cascades.training import grow
@@ -35,41 +29,7 @@ from spec_cascades.training import losses
 from spec_cascades.training import optimizers
 from spec_cascades.training import policies
 from spec_cascades.training import start
-from training.data_test import write_corpus
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-SIZES = dict(vocab_size=tinypair.PIECES, emb_dim=16, num_heads=2, head_dim=8,
-             num_encoder_layers=1, num_decoder_layers=1, mlp_dim=16,
-             logits_via_embedding=True, dropout_rate=0.1)
-
-
-def recipe(**changes):
-  return loop.Recipe(**{**dict(
-      steps=12, warmup=4, cooldown=4, log_every=3, save_every=4, eval_every=12,
-      eval_sentences=4, eval_batch=2, max_length=8, gamma=0), **changes})
-
-
-def run_of(corpus, directory, **changes):
-  return loop.Run(t5.T5(t5.T5Config(**SIZES)), corpus, str(directory),
-                  recipe(**changes))
-
-
-@pytest.fixture(scope='module')
-def corpus(tmp_path_factory):
-  directory = tmp_path_factory.mktemp('corpus')
-  write_corpus(directory)
-  vocabulary = text.Vocabulary(str(tinypair.make_vocabulary(directory)))
-  return data.ParallelText(str(directory), vocabulary, buckets=(48,),
-                           tokens_per_batch=192)
-
-
-@pytest.fixture(scope='module')
-def whole(corpus, tmp_path_factory):
-  """An uninterrupted run: its directory and its last state."""
-  directory = tmp_path_factory.mktemp('whole')
-  lines = []
-  state = loop.train(run_of(corpus, directory), log=lines.append)
-  return directory, state, lines
+from training.runs import SIZES, recipe, run_of
 
 
 def test_a_run_reports_progress_loss_and_bleu(whole):
@@ -107,105 +67,6 @@ def test_losses_fall(corpus, tmp_path):
   losses = [float(re.search(r'loss ([0-9.]+)', line)[1]) for line in lines
             if 'tokens/s' in line]
   assert losses[-1] < losses[0] - 0.3
-
-
-def command_of(directory, corpus, numbers, more=''):
-  """Trains in a process of its own, in directory/run; `more` is gin."""
-  gin = directory / 'run.gin'
-  gin.write_text(f'''
-from __gin__ import dynamic_registration
-from spec_cascades.evaluation import text
-from spec_cascades.models import t5
-from spec_cascades.training import data
-from spec_cascades.training import divergences
-from spec_cascades.training import loop
-from spec_cascades.training import losses
-from spec_cascades.training import optimizers
-from spec_cascades.training import policies
-text.Vocabulary.path = {corpus.vocabulary.path!r}
-data.ParallelText.directory = {corpus.directory!r}
-data.ParallelText.vocabulary = @text.Vocabulary()
-data.ParallelText.buckets = (48,)
-data.ParallelText.tokens_per_batch = 192
-loop.Run.corpus = @data.ParallelText()
-loop.Run.recipe = @loop.Recipe()
-loop.train.run = @loop.Run()
-t5.T5.config = @t5.T5Config()
-loop.Run.lm = @t5.T5()
-loop.Run.model_dir = {str(directory / 'run')!r}
-''' + ''.join(f't5.T5Config.{k} = {v!r}\n' for k, v in SIZES.items()) + ''.join(
-    f'loop.Recipe.{k} = {v!r}\n' for k, v in vars(numbers).items()) + more)
-  return [sys.executable, str(ROOT / 'scripts/train.py'), f'--gin_file={gin}']
-
-
-STUDENT = '''
-loop.Run.teacher = {teacher!r}
-loop.Run.optimizer = @optimizers.adamw
-loop.Run.freeze = ('token_embedder/',)
-loop.Run.distillation = @losses.Distillation()
-losses.Distillation.divergence = @divergences.JSD()
-losses.Distillation.mix = 0.1
-loop.Run.on_policy = @policies.OnPolicy()
-policies.OnPolicy.share = 0.5
-'''
-
-
-@pytest.mark.slow
-def test_killed_at_any_moment_it_resumes_bitwise(corpus, teacher, tmp_path):
-  """SIGKILL at 10 random steps of a student that writes its own texts."""
-  numbers, rng = recipe(steps=24, save_every=2, accumulate=2, gamma=2), (
-      np.random.default_rng(0))
-  environment = {**os.environ, 'PYTHONPATH': str(ROOT)}
-
-  def run(name, until=None):
-    """Trains; killed once metrics.jsonl or a checkpoint has step `until`."""
-    (tmp_path / name).mkdir(exist_ok=True)
-    command = command_of(tmp_path / name, corpus, numbers,
-                         STUDENT.format(teacher=str(teacher)))
-    process = subprocess.Popen(command, env=environment, text=True,
-                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    saves = tmp_path / name / 'run' / 'checkpoints'
-    while until is not None and process.poll() is None:
-      if (saves / str(until)).exists():
-        time.sleep(rng.uniform(0, .2))          # somewhere in what follows
-        process.kill()
-      time.sleep(.002)
-    output, _ = process.communicate(timeout=300)
-    assert process.returncode == (0 if until is None else -signal.SIGKILL), (
-        output)
-    return start.restore(tmp_path / name / 'run')
-
-  want, step = run('whole')
-  assert step == 24
-  for i, until in enumerate(rng.integers(1, 10, 10) * 2):
-    _, reached = run(f'killed{i}', until)
-    assert until - 2 <= reached < 24, 'The kill came too late to test anything.'
-    got, step = run(f'killed{i}')
-    assert step == 24
-    jax.tree.map(np.testing.assert_array_equal, got, want)
-
-
-def test_a_killed_run_resumes_bitwise(corpus, whole, tmp_path):
-  """SIGKILL in the middle of a real process; the same call goes on."""
-  command = command_of(tmp_path, corpus, recipe())
-  environment = {**os.environ, 'PYTHONPATH': str(ROOT)}
-  process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE,
-                             stderr=subprocess.STDOUT, text=True)
-  saved = tmp_path / 'run' / 'checkpoints' / '4'
-  limit = time.time() + 120
-  while not saved.exists() and process.poll() is None and time.time() < limit:
-    time.sleep(0.02)
-  process.send_signal(signal.SIGKILL)
-  process.communicate()
-  assert saved.exists()
-  result = subprocess.run(command, env=environment, capture_output=True,
-                          text=True, timeout=300, check=False)
-  assert result.returncode == 0, result.stderr
-  params, step = start.restore(str(tmp_path / 'run'))
-  assert step == 12
-  for got, want in zip(jax.tree.leaves(params),
-                       jax.tree.leaves(whole[1].params)):
-    np.testing.assert_array_equal(got, want)
 
 
 def test_a_vocabulary_of_another_size_is_refused(corpus, tmp_path):
@@ -287,14 +148,6 @@ def student_of(corpus, directory, teacher, **changes):
       teacher=str(teacher))
 
 
-@pytest.fixture(scope='module')
-def teacher(corpus, whole, tmp_path_factory):
-  directory = tmp_path_factory.mktemp('teacher')
-  export.export(run_of(corpus, whole[0]), str(directory),
-                log=lambda line: None)
-  return directory
-
-
 def test_a_student_learns_from_its_own_texts(corpus, teacher, tmp_path):
   """Every batch is its own; how far it is from the teacher there falls."""
   lines = []
@@ -339,63 +192,6 @@ def test_what_diverges_stops_and_names_its_batch(corpus, tmp_path):
     loop.train(wild, log=lambda line: None)
   params, _ = start.restore(tmp_path)
   assert all(np.isfinite(x).all() for x in jax.tree.leaves(params))
-
-
-def test_a_full_disk_keeps_what_was_saved(corpus, tmp_path):
-  """In a process whose files may not grow: as when there is no room."""
-  command = command_of(tmp_path, corpus, recipe(steps=4, save_every=2))
-  limited = [sys.executable, '-c', f'''
-import resource, runpy, signal, sys, threading
-from spec_cascades.training import loop
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-whole = loop.saved
-def saved(state):
-  if int(state.step) == 4:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
-  return whole(state)
-loop.saved = saved
-sys.argv = {command[1:]!r}
-sys.path.insert(0, {str(ROOT / 'scripts')!r})
-runpy.run_path(sys.argv[0], run_name='__main__')
-''']
-  environment = {**os.environ, 'PYTHONPATH': str(ROOT)}
-  failed = subprocess.run(limited, env=environment, capture_output=True,
-                          text=True, timeout=300, check=False)
-  assert failed.returncode == 2, failed.stderr
-  line, = (x for x in failed.stderr.splitlines() if x.startswith('train.py: '))
-  assert 'checkpoint of step 4' in line and 'Make room' in line
-  assert start.restore(tmp_path / 'run')[1] == 2
-  result = subprocess.run(command, env=environment, capture_output=True,
-                          text=True, timeout=300, check=False)
-  assert 'resuming at step 2' in result.stdout, result.stderr
-  assert start.restore(tmp_path / 'run')[1] == 4
-
-
-def test_too_little_room_is_seen_before_writing(corpus, tmp_path, monkeypatch):
-  usage = shutil.disk_usage(tmp_path)._replace(free=1000)
-  monkeypatch.setattr(shutil, 'disk_usage', lambda path: usage)
-  with pytest.raises(ValueError, match=(
-      r"of step 1 in .* can't be written \(OSError: 0 MB are free, up to 0 MB "
-      r'are needed\); those before it are whole. Make room')):
-    loop.train(run_of(corpus, tmp_path, steps=1, eval_every=2, log_every=2),
-               log=lambda line: None)
-  assert not list((tmp_path / 'checkpoints').iterdir())
-
-
-def test_a_damaged_checkpoint_is_named(corpus, tmp_path):
-  numbers = dict(steps=2, save_every=1, eval_every=9)
-  loop.train(run_of(corpus, tmp_path, **numbers), log=lambda line: None)
-  store = tmp_path / 'checkpoints' / '2' / 'default'
-  for path in store.rglob('*'):
-    if path.is_file() and path.parent.name == 'd':
-      path.write_bytes(b'damaged')
-  again = run_of(corpus, tmp_path, **{**numbers, 'steps': 3})
-  with pytest.raises(ValueError, match="of step 2 in .* can't be read.*delete"):
-    loop.train(again, log=lambda line: None)
-  shutil.rmtree(tmp_path / 'checkpoints' / '2')
-  lines = []
-  loop.train(again, log=lines.append)
-  assert lines[0] == 'resuming at step 1'
 
 
 def test_own_texts_need_a_teacher(corpus, tmp_path):

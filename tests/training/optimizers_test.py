@@ -35,15 +35,17 @@ def test_the_schedule_rises_decays_and_cools_down():
 
 
 @pytest.mark.parametrize('decay,middle,end', [
-    ('constant', 1., 1.), ('linear', .5, 0.), ('cosine', .5, 0.),
-    ('rsqrt', (10 / 55)**.5, .1**.5)])
+    (optimizers.constant, 1., 1.), (optimizers.linear, .5, 0.),
+    (optimizers.cosine, .5, 0.), (optimizers.rsqrt, (10 / 55)**.5, .1**.5)],
+    ids=lambda x: getattr(x, '__name__', ''))
 def test_decays(decay, middle, end):
   rate = optimizers.schedule(peak=.5, warmup=10, total=100, cooldown=0,
                              decay=decay)
   np.testing.assert_allclose(rate(54), .5 * middle, rtol=1e-6)
   np.testing.assert_allclose(rate(99), .5 * end, rtol=1e-6, atol=1e-7)
-  with pytest.raises(ValueError, match="'step'.*rsqrt, constant"):
-    optimizers.schedule(peak=1., warmup=1, total=2, cooldown=0, decay='step')
+  quarter = dict(constant=1., linear=.75, cosine=(1 + .5**.5) / 2,
+                 rsqrt=(10 / 32.5)**.5)[decay.__name__]
+  np.testing.assert_allclose(rate(31.5), .5 * quarter, rtol=1e-6)
 
 
 @pytest.mark.parametrize('accumulate,teacher', [(3, None), (5, LM), (7, LM)],

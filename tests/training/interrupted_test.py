@@ -1,0 +1,174 @@
+"""Runs that are killed, or that a disk fails, go on as if nothing had been."""
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+import pytest
+
+from spec_cascades.training import loop
+from spec_cascades.training import start
+from training.runs import SIZES, recipe, run_of
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def command_of(directory, corpus, numbers, more=''):
+  """Trains in a process of its own, in directory/run; `more` is gin."""
+  gin = directory / 'run.gin'
+  gin.write_text(f'''
+from __gin__ import dynamic_registration
+from spec_cascades.evaluation import text
+from spec_cascades.models import t5
+from spec_cascades.training import data
+from spec_cascades.training import divergences
+from spec_cascades.training import loop
+from spec_cascades.training import losses
+from spec_cascades.training import optimizers
+from spec_cascades.training import policies
+text.Vocabulary.path = {corpus.vocabulary.path!r}
+data.ParallelText.directory = {corpus.directory!r}
+data.ParallelText.vocabulary = @text.Vocabulary()
+data.ParallelText.buckets = (48,)
+data.ParallelText.tokens_per_batch = 192
+loop.Run.corpus = @data.ParallelText()
+loop.Run.recipe = @loop.Recipe()
+loop.train.run = @loop.Run()
+t5.T5.config = @t5.T5Config()
+loop.Run.lm = @t5.T5()
+loop.Run.model_dir = {str(directory / 'run')!r}
+''' + ''.join(f't5.T5Config.{k} = {v!r}\n' for k, v in SIZES.items()) + ''.join(
+    f'loop.Recipe.{k} = {v!r}\n' for k, v in vars(numbers).items()) + more)
+  return [sys.executable, str(ROOT / 'scripts/train.py'), f'--gin_file={gin}']
+
+
+STUDENT = '''
+loop.Run.teacher = {teacher!r}
+loop.Run.optimizer = @optimizers.adamw
+loop.Run.freeze = ('token_embedder/',)
+loop.Run.distillation = @losses.Distillation()
+losses.Distillation.divergence = @divergences.JSD()
+losses.Distillation.mix = 0.1
+loop.Run.on_policy = @policies.OnPolicy()
+policies.OnPolicy.share = 0.5
+'''
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment_it_resumes_bitwise(corpus, teacher, tmp_path):
+  """SIGKILL at 10 random steps of a student that writes its own texts."""
+  numbers, rng = recipe(steps=24, save_every=2, accumulate=2, gamma=2), (
+      np.random.default_rng(0))
+  environment = {**os.environ, 'PYTHONPATH': str(ROOT)}
+
+  def run(name, until=None):
+    """Trains; killed once metrics.jsonl or a checkpoint has step `until`."""
+    (tmp_path / name).mkdir(exist_ok=True)
+    command = command_of(tmp_path / name, corpus, numbers,
+                         STUDENT.format(teacher=str(teacher)))
+    process = subprocess.Popen(command, env=environment, text=True,
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    saves = tmp_path / name / 'run' / 'checkpoints'
+    while until is not None and process.poll() is None:
+      if (saves / str(until)).exists():
+        time.sleep(rng.uniform(0, .2))          # somewhere in what follows
+        process.kill()
+      time.sleep(.002)
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == (0 if until is None else -signal.SIGKILL), (
+        output)
+    return start.restore(tmp_path / name / 'run')
+
+  want, step = run('whole')
+  assert step == 24
+  for i, until in enumerate(rng.integers(1, 10, 10) * 2):
+    _, reached = run(f'killed{i}', until)
+    assert until - 2 <= reached < 24, 'The kill came too late to test anything.'
+    got, step = run(f'killed{i}')
+    assert step == 24
+    jax.tree.map(np.testing.assert_array_equal, got, want)
+
+
+def test_a_killed_run_resumes_bitwise(corpus, whole, tmp_path):
+  """SIGKILL in the middle of a real process; the same call goes on."""
+  command = command_of(tmp_path, corpus, recipe())
+  environment = {**os.environ, 'PYTHONPATH': str(ROOT)}
+  process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE,
+                             stderr=subprocess.STDOUT, text=True)
+  saved = tmp_path / 'run' / 'checkpoints' / '4'
+  limit = time.time() + 120
+  while not saved.exists() and process.poll() is None and time.time() < limit:
+    time.sleep(0.02)
+  process.send_signal(signal.SIGKILL)
+  process.communicate()
+  assert saved.exists()
+  result = subprocess.run(command, env=environment, capture_output=True,
+                          text=True, timeout=300, check=False)
+  assert result.returncode == 0, result.stderr
+  params, step = start.restore(str(tmp_path / 'run'))
+  assert step == 12
+  for got, want in zip(jax.tree.leaves(params),
+                       jax.tree.leaves(whole[1].params)):
+    np.testing.assert_array_equal(got, want)
+
+
+def test_a_full_disk_keeps_what_was_saved(corpus, tmp_path):
+  """In a process whose files may not grow: as when there is no room."""
+  command = command_of(tmp_path, corpus, recipe(steps=4, save_every=2))
+  limited = [sys.executable, '-c', f'''
+import resource, runpy, signal, sys, threading
+from spec_cascades.training import loop
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+whole = loop.saved
+def saved(state):
+  if int(state.step) == 4:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+  return whole(state)
+loop.saved = saved
+sys.argv = {command[1:]!r}
+sys.path.insert(0, {str(ROOT / 'scripts')!r})
+runpy.run_path(sys.argv[0], run_name='__main__')
+''']
+  environment = {**os.environ, 'PYTHONPATH': str(ROOT)}
+  failed = subprocess.run(limited, env=environment, capture_output=True,
+                          text=True, timeout=300, check=False)
+  assert failed.returncode == 2, failed.stderr
+  line, = (x for x in failed.stderr.splitlines() if x.startswith('train.py: '))
+  assert 'checkpoint of step 4' in line and 'Make room' in line
+  assert start.restore(tmp_path / 'run')[1] == 2
+  result = subprocess.run(command, env=environment, capture_output=True,
+                          text=True, timeout=300, check=False)
+  assert 'resuming at step 2' in result.stdout, result.stderr
+  assert start.restore(tmp_path / 'run')[1] == 4
+
+
+def test_too_little_room_is_seen_before_writing(corpus, tmp_path, monkeypatch):
+  usage = shutil.disk_usage(tmp_path)._replace(free=1000)
+  monkeypatch.setattr(shutil, 'disk_usage', lambda path: usage)
+  with pytest.raises(ValueError, match=(
+      r"of step 1 in .* can't be written \(OSError: 0 MB are free, up to 0 MB "
+      r'are needed\); those before it are whole. Make room')):
+    loop.train(run_of(corpus, tmp_path, steps=1, eval_every=2, log_every=2),
+               log=lambda line: None)
+  assert not list((tmp_path / 'checkpoints').iterdir())
+
+
+def test_a_damaged_checkpoint_is_named(corpus, tmp_path):
+  numbers = dict(steps=2, save_every=1, eval_every=9)
+  loop.train(run_of(corpus, tmp_path, **numbers), log=lambda line: None)
+  store = tmp_path / 'checkpoints' / '2' / 'default'
+  for path in store.rglob('*'):
+    if path.is_file() and path.parent.name == 'd':
+      path.write_bytes(b'damaged')
+  again = run_of(corpus, tmp_path, **{**numbers, 'steps': 3})
+  with pytest.raises(ValueError, match="of step 2 in .* can't be read.*delete"):
+    loop.train(again, log=lambda line: None)
+  shutil.rmtree(tmp_path / 'checkpoints' / '2')
+  lines = []
+  loop.train(again, log=lines.append)
+  assert lines[0] == 'resuming at step 1'
