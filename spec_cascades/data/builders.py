@@ -31,6 +31,12 @@ the packages' maintainers: single-sentence summarisation of short documents.
 One document for each distinct first paragraph; splits are made by package
 family. {_SIMILARITY}
 """
+_DOCS_DESCRIPTION = """\
+English-German pairs on software, to train on beside debian_ende: messages of
+programs from their gettext catalogues, and manuals of Debian, GNOME and GIMP,
+aligned by the structure of their pages. Nothing that is close to a source text
+of debian_ende's validation and test is in it. It has no such splits of its own.
+"""
 _DDTP_CITATION = """\
 @misc{debian_ddtp,
   author = {{The Debian Project}},
@@ -44,6 +50,13 @@ _LIBREOFFICE_CITATION = """\
   author = {{The Document Foundation}},
   title = {{LibreOffice} Help},
   howpublished = {\\url{https://help.libreoffice.org}},
+}
+"""
+_DOCS_CITATION = """\
+@misc{debian_packages,
+  author = {{The Debian Project and its upstream authors}},
+  title = {Message catalogues and manuals of {D}ebian packages},
+  howpublished = {\\url{https://www.debian.org/distrib/packages}},
 }
 """
 _DESCRIPTION_LICENCE = (
@@ -100,7 +113,7 @@ class _CorpusBuilder(tfds.core.GeneratorBasedBuilder):
   def _split_generators(self, dl_manager: tfds.download.DownloadManager):
     del dl_manager  # The tools of Debian fetch the sources.
     corpus.ensure(self.CORPUS.name, self._cache_dir)
-    return {name: self._generate_examples(name) for name in split.SPLITS}
+    return {name: self._generate_examples(name) for name in self.CORPUS.splits}
 
   def _generate_examples(
       self, split_name: str
@@ -133,9 +146,24 @@ class DebianSynopsis(_CorpusBuilder):
     )
 
 
+class DebianDocs(_CorpusBuilder):
+  """More English-German text to train on: messages and manuals."""
+
+  CORPUS = corpus.DEBIAN_DOCS
+
+  def _info(self) -> tfds.core.DatasetInfo:
+    return self._make_info(
+        _DOCS_DESCRIPTION,
+        _DOCS_CITATION,
+        'Messages and manuals: the licence of each package, see its copyright '
+        'file.',
+    )
+
+
 BUILDERS = {
     corpus.DEBIAN_ENDE.name: DebianEnde,
     corpus.DEBIAN_SYNOPSIS.name: DebianSynopsis,
+    corpus.DEBIAN_DOCS.name: DebianDocs,
 }
 
 

@@ -10,10 +10,12 @@ import json
 import os
 import pathlib
 
+from spec_cascades.data import catalogs
 from spec_cascades.data import debian
 from spec_cascades.data import descriptions
 from spec_cascades.data import files
 from spec_cascades.data import libreoffice
+from spec_cascades.data import manuals
 from spec_cascades.data import split
 
 DEFAULT_CACHE_DIR = pathlib.Path('~/.cache/spec_cascades')
@@ -23,12 +25,29 @@ Row = dict[str, object]
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-  """Name, text features and shares of validation and test of a corpus."""
+  """What a corpus is made of.
+
+  Attributes:
+    name: of its directory, TFDS data set and seqio Task.
+    source: text feature that a model reads.
+    target: text feature that it writes.
+    fractions: shares of validation and test; None if it is for training only.
+    beside: corpus that it is more training text for: what is close to an
+      example of that one's validation and test is left out.
+    packages: fetched to make it, besides the package indices.
+  """
 
   name: str
   source: str
   target: str
-  fractions: split.Fractions
+  fractions: split.Fractions | None = None
+  beside: str | None = None
+  packages: tuple[str, ...] = ()
+
+  @property
+  def splits(self) -> tuple[str, ...]:
+    """Names of its splits."""
+    return split.SPLITS if self.fractions else split.SPLITS[:1]
 
 
 DEBIAN_ENDE = Corpus(
@@ -36,6 +55,7 @@ DEBIAN_ENDE = Corpus(
     source='en',
     target='de',
     fractions=split.Fractions(validation=0.03, test=0.03),
+    packages=tuple(libreoffice.PACKAGES.values()),
 )
 DEBIAN_SYNOPSIS = Corpus(
     'debian_synopsis',
@@ -43,7 +63,15 @@ DEBIAN_SYNOPSIS = Corpus(
     target='synopsis',
     fractions=split.Fractions(validation=0.06, test=0.06),
 )
-CORPORA = {x.name: x for x in (DEBIAN_ENDE, DEBIAN_SYNOPSIS)}
+DEBIAN_DOCS = Corpus(
+    'debian_docs',
+    source='en',
+    target='de',
+    beside='debian_ende',
+    packages=catalogs.PACKAGES
+    + tuple(dict.fromkeys(p for x in manuals.MANUALS for p in x.packages)),
+)
+CORPORA = {x.name: x for x in (DEBIAN_ENDE, DEBIAN_SYNOPSIS, DEBIAN_DOCS)}
 
 
 def find(name: str) -> Corpus:
@@ -113,9 +141,25 @@ def read_debian_synopsis(
     )
 
 
+def read_debian_docs(
+    cache_dir: pathlib.Path, *, refresh: bool = False
+) -> Iterator[Row]:
+  """Aligned pairs of programs' messages and of manuals."""
+  debian.fetch_indices(cache_dir, refresh=refresh)
+  roots = {x: debian.fetch_package(x, cache_dir) for x in DEBIAN_DOCS.packages}
+  for name in catalogs.PACKAGES:
+    for x in catalogs.read_pairs(roots[name]):
+      yield _row(DEBIAN_DOCS, x.en, x.de, origin=x.origin, group=x.group)
+  for manual in manuals.MANUALS:
+    en, de = (roots[x] for x in manual.packages)
+    for x in manuals.read_pairs(manual, en, de):
+      yield _row(DEBIAN_DOCS, x.en, x.de, origin=x.origin, group=x.group)
+
+
 _READERS = {
     'debian_ende': read_debian_ende,
     'debian_synopsis': read_debian_synopsis,
+    'debian_docs': read_debian_docs,
 }
 
 
@@ -178,10 +222,10 @@ def _provenance(corpus: Corpus, cache_dir: pathlib.Path) -> dict[str, object]:
       for path in paths
   }
   provenance = {'index_bytes': dict(sorted(found.items()))}
-  if corpus is DEBIAN_ENDE:
+  if corpus.packages:
     provenance['packages'] = {
         name: debian.package_version(name, cache_dir)
-        for name in libreoffice.PACKAGES.values()
+        for name in corpus.packages
     }
   return provenance
 
@@ -195,7 +239,7 @@ def build(
   """Fetches the sources (once) and writes a corpus below the cache directory.
 
   Args:
-    name: 'debian_ende' or 'debian_synopsis'.
+    name: one of `CORPORA`; that which it is `beside` is built first if absent.
     cache_dir: holds the downloads and `corpora/<name>/<split>.jsonl`.
     refresh: fetch the package indices again.
 
@@ -208,12 +252,16 @@ def build(
   """
   corpus = find(name)
   cache_dir = pathlib.Path(cache_dir).expanduser().resolve()
-  splits = split.divide(
-      _READERS[name](cache_dir, refresh=refresh),
-      source=corpus.source,
-      target=corpus.target,
-      fractions=corpus.fractions,
-  )
+  keys = dict(source=corpus.source, target=corpus.target)
+  if corpus.beside:
+    ensure(corpus.beside, cache_dir)
+    rows = _READERS[name](cache_dir, refresh=refresh)
+    held = (read(corpus.beside, x, cache_dir) for x in split.SPLITS[1:])
+    texts = [x[corpus.source] for rows in held for x in rows]
+    splits = {'train': split.apart(rows, texts, **keys)}
+  else:
+    rows = _READERS[name](cache_dir, refresh=refresh)
+    splits = split.divide(rows, fractions=corpus.fractions, **keys)
   splits = split.mark_near_duplicates(splits, source=corpus.source)
   return write(
       corpus,
@@ -226,7 +274,7 @@ def build(
 def ensure(name: str, cache_dir: os.PathLike = DEFAULT_CACHE_DIR) -> None:
   """Builds a corpus unless all of its files are there."""
   directory = corpus_dir(name, cache_dir)
-  if not all((directory / f'{x}.jsonl').is_file() for x in split.SPLITS):
+  if not all((directory / f'{x}.jsonl').is_file() for x in find(name).splits):
     build(name, cache_dir=cache_dir)
 
 

@@ -175,3 +175,33 @@ def mark_near_duplicates(
       row = {**row, 'similarity': similarity, 'near_duplicate': near}
       marked[name].append(row)
   return marked
+
+
+def apart(
+    rows: Iterable[Row],
+    held_out: Sequence[str],
+    *,
+    source: str,
+    target: str,
+    threshold: float = NEAR_DUPLICATE_SIMILARITY,
+) -> list[Row]:
+  """Rows to train on that are not close to any of the texts held out.
+
+  A row repeated with the same source and target is kept once. Dropped is what
+  has the `fingerprint` of a text held out, or a similarity of the threshold.
+
+  Returns:
+    The rows in an order given by the hash of their ids.
+  """
+  index = ShingleIndex(held_out)
+  prints = {fingerprint(x) for x in held_out}
+  kept = {}
+  for row in rows:
+    pair, text = (row[source], row[target]), row[source]
+    if pair in kept or fingerprint(text) in prints:
+      continue
+    if index.nearest(text)[0] < threshold:
+      kept[pair] = row
+  return sorted(
+      kept.values(), key=lambda x: (stable_fraction(x['id']), x['id'])
+  )

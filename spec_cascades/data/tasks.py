@@ -1,6 +1,8 @@
-"""seqio Tasks of the Debian corpora: 'debian_ende' and 'debian_synopsis'.
+"""seqio Tasks of the Debian corpora, each under its corpus' name.
 
-Importing this module loads TensorFlow and registers both Tasks with the default
+'debian_ende', 'debian_synopsis', and, to train on beside the first,
+'debian_docs'; the Mixture 'debian_ende_docs' is both translation Tasks.
+Importing this module loads TensorFlow and registers them with the default
 vocabulary. `register` makes others, for example with another vocabulary:
 
   tasks.register('my_ende', corpus.DEBIAN_ENDE, vocabulary_path='v.model')
@@ -110,6 +112,7 @@ def _to_text_to_text(
 _METRIC_FNS = {
     corpus.DEBIAN_ENDE.name: [bleu],
     corpus.DEBIAN_SYNOPSIS.name: [rouge],
+    corpus.DEBIAN_DOCS.name: [bleu],
 }
 
 
@@ -142,7 +145,7 @@ def register(
       source=seqio.TfdsDataSource(
           tfds_name=f'{source.name}:{version}',
           tfds_data_dir=tfds_data_dir,
-          splits=('train', 'validation', 'test'),
+          splits=source.splits,
       ),
       preprocessors=[
           _to_text_to_text(source.source, source.target, prefix),
@@ -160,3 +163,8 @@ def register(
 
 for _corpus in corpus.CORPORA.values():
   register(_corpus.name, _corpus)
+seqio.MixtureRegistry.add(
+    'debian_ende_docs',
+    [corpus.DEBIAN_ENDE.name, corpus.DEBIAN_DOCS.name],
+    default_rate=seqio.mixing_rate_num_examples,
+)

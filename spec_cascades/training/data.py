@@ -47,6 +47,7 @@ class ParallelText:
       inputs alone. Longer targets are left out.
     tokens_per_batch: Target slots of a batch, whatever its width.
     seed: Of the order.
+    more: Directories of further text, of which train.jsonl is trained on too.
     reader: Reads splits in place of a directory, such as
       `seqio_lines.SeqioLines`: called with the name of one it gives lines, and
       it has `splits`.
@@ -62,6 +63,7 @@ class ParallelText:
   target_width: int | None = None
   tokens_per_batch: int = 2048
   seed: int = 0
+  more: tuple[str, ...] = ()
   reader: Any = None
 
   def __post_init__(self):
@@ -80,7 +82,11 @@ class ParallelText:
     """
     if self.reader is not None:
       return self.reader(split)
-    path = self._path(split)
+    more = self.more if split == 'train' else ()
+    return [line for directory in (self.directory, *more)
+            for line in self._read(_path(directory, split))]
+
+  def _read(self, path: pathlib.Path) -> list[dict]:
     if not path.is_file():
       raise ValueError(f'No corpus at {path}; make it with '
                        'scripts/build_corpus.py, or write one JSON object '
@@ -100,15 +106,12 @@ class ParallelText:
                          f'{", ".join(line)}.')
     return lines
 
-  def _path(self, split):
-    return pathlib.Path(self.directory).expanduser() / f'{split}.jsonl'
-
   @property
   def splits(self) -> tuple[str, ...]:
     """Those of train, validation and test that are there."""
     if self.reader is not None:
       return self.reader.splits
-    return tuple(x for x in SPLITS if self._path(x).is_file())
+    return tuple(x for x in SPLITS if _path(self.directory, x).is_file())
 
   @functools.cached_property
   def train(self) -> dict[int, dict[str, np.ndarray]]:
@@ -215,6 +218,10 @@ class ParallelText:
         first['inputs'][rows[0], :first['input_lengths'][rows[0]]].tolist())
     return (f'batch {i} of epoch {epoch}, {len(rows)} pairs of up to {width} '
             f'tokens, the first {text[:60]!r}')
+
+
+def _path(directory: str, split: str) -> pathlib.Path:
+  return pathlib.Path(directory).expanduser() / f'{split}.jsonl'
 
 
 def chunks(arrays: dict[str, np.ndarray], rows: int,

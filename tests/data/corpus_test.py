@@ -5,10 +5,12 @@ import pathlib
 import subprocess
 import sys
 
+import polib
 import pytest
 
 from spec_cascades.data import corpus
 from spec_cascades.data import debian
+from spec_cascades.data import split
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HELP = 'packages/{}/usr/share/libreoffice/help/{}/text/swriter/{}.html'
@@ -45,6 +47,31 @@ def write_sources(cache):
       path = cache / HELP.format(package, language, i)
       path.parent.mkdir(parents=True, exist_ok=True)
       path.write_text(f'<p id="par_id{i}">{text}</p>', encoding='utf-8')
+  for package in corpus.DEBIAN_DOCS.packages:
+    (cache / 'packages' / package).mkdir(parents=True, exist_ok=True)
+  write_messages(cache)
+  keys = {'en': 'Press any key.', 'de': 'Eine Taste drücken.'}
+  for language, text in keys.items():
+    page = (
+        cache / 'packages' / f'gimp-help-{language}' / 'usr' / 'share' / 'gimp'
+        / '2.0' / 'help' / language / 'keys.html'
+    )  # fmt: skip
+    page.parent.mkdir(parents=True)
+    page.write_text(f'<h1>GIMP</h1><p>{text}</p>', encoding='utf-8')
+
+
+def write_messages(cache):
+  """A catalogue, with a text that the descriptions have, too."""
+  catalogue = polib.POFile()
+  texts = {'_Close all windows': 'Alle Fenster _schließen'}
+  for i in range(240):
+    text = f'This program is the editor named {chr(97 + i % 26)}'
+    texts[text] = f'Das ist der Editor {chr(97 + i % 26)} hier'
+  for en, de in texts.items():
+    catalogue.append(polib.POEntry(msgid=en, msgstr=de))
+  folder = cache / 'packages' / 'git' / 'usr' / 'share' / 'locale' / 'de'
+  (folder / 'LC_MESSAGES').mkdir(parents=True)
+  catalogue.save_as_mofile(str(folder / 'LC_MESSAGES' / 'git.mo'))
 
 
 @pytest.fixture(name='cache')
@@ -70,6 +97,23 @@ def test_build_writes_marked_rows(cache, name):
     assert counts.get('near_duplicates', 0) == marked
   saved = (corpus.corpus_dir(name, cache) / 'summary.json').read_text()
   assert json.loads(saved) == summary
+
+
+def test_more_text_is_for_training_and_far_from_validation_and_test(cache):
+  corpus.build('debian_docs', cache_dir=cache)  # Builds debian_ende first.
+  rows = list(corpus.read('debian_docs', 'train', cache))
+  assert {x['group'] for x in rows} == {'gettext/git', 'gimp_help/keys'}
+  texts = {x['en']: x['de'] for x in rows}
+  assert texts['Close all windows'] == 'Alle Fenster schließen'
+  assert texts['Press any key.'] == 'Eine Taste drücken.'
+  held = split.ShingleIndex([
+      x['en']
+      for name in ('validation', 'test')
+      for x in corpus.read('debian_ende', name, cache)
+  ])
+  assert max(held.nearest(x)[0] for x in texts) < 0.5
+  with pytest.raises(debian.SourceError, match='test.jsonl does not exist'):
+    next(corpus.read('debian_docs', 'test', cache))
 
 
 def test_build_is_deterministic(cache):

@@ -120,3 +120,21 @@ def test_marks_follow_the_threshold():
   assert [x['near_duplicate'] for x in marked['test']] == [True, False, True]
   assert marked['test'][2]['similarity'] == 1.0
   assert {x['similarity'] for x in marked['train']} == {0.0}
+
+
+def test_what_is_apart_is_new_and_far_from_what_is_held_out():
+  base = 'Development files of the XML parser library'
+  rows = [
+      _row('1', 'a', base.replace('XML', 'HTML')),
+      _row('2', 'a', 'A game about ancient warfare'),
+      _row('3', 'b', 'A game about ancient warfare'),
+      _row('4', 'b', '*'),
+      _row('5', 'b', 'Opens 20 windows!'),
+      _row('6', 'b', 'Shows what the battery still holds'),
+  ]
+  kept = split.apart(
+      rows, [base, 'opens 3 windows'], source='en', target='de', threshold=0.5
+  )
+  assert sorted(x['id'] for x in kept) == ['2', '4', '6']
+  nothing_held = split.apart(rows, [], source='en', target='de')
+  assert sorted(x['id'] for x in nothing_held) == ['1', '2', '4', '5', '6']

@@ -47,7 +47,7 @@ def _prepared(tmp_path_factory):
             {k: v for k, v in row.items() if k in keys}
             for row in _rows(name, count)
         ]
-        for name, count in zip(split.SPLITS, (20, 6, 9))
+        for name, count in zip(chosen.splits, (20, 6, 9))
     }
     corpus.write(chosen, splits, corpus.corpus_dir(chosen.name, cache))
     builders.prepare(chosen.name, cache_dir=cache, data_dir=data)
@@ -64,7 +64,8 @@ def test_builder_keeps_every_row(prepared, name):
 
   cache, data, _ = prepared
   builder = tfds.builder(name, data_dir=data, cache_dir=cache)
-  for split_name in split.SPLITS:
+  assert tuple(builder.info.splits) == corpus.find(name).splits
+  for split_name in builder.info.splits:
     wanted = {x['id']: x for x in corpus.read(name, split_name, cache)}
     read = list(tfds.as_numpy(builder.as_dataset(split_name)))
     assert len(read) == builder.info.splits[split_name].num_examples
@@ -168,6 +169,8 @@ def test_tasks_are_registered_on_import():
   del tasks
   for name in corpus.CORPORA:
     assert name in seqio.TaskRegistry.names()
+  mixed = seqio.get_mixture_or_task('debian_ende_docs').tasks
+  assert {x.name for x in mixed} == {'debian_ende', 'debian_docs'}
 
 
 def test_metrics_of_nothing_distinct_are_zero():

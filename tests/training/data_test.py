@@ -1,4 +1,5 @@
 """Batches are a function of (seed, step)."""
+import dataclasses
 import json
 
 import numpy as np
@@ -104,3 +105,15 @@ def test_long_inputs_are_cut_and_targets_have_a_width_of_their_own(corpus):
   assert len(targets) == sum(n <= 30 for n in lengths) < len(lengths)
   batch = short.batch(0)
   assert batch['inputs'].shape == (4, 10) and batch['targets'].shape == (4, 30)
+
+
+def test_more_text_is_trained_on_and_nothing_else(corpus, tmp_path):
+  line = json.dumps(dict(en='More of it.', de='Mehr davon.'))
+  (tmp_path / 'train.jsonl').write_text(line, encoding='utf-8')
+  more = dataclasses.replace(corpus, more=(str(tmp_path),))
+  assert more.lines('train') == [*corpus.lines('train'), json.loads(line)]
+  assert more.lines('validation') == corpus.lines('validation')
+  assert more.splits == corpus.splits
+  absent = dataclasses.replace(corpus, more=(str(tmp_path / 'none'),))
+  with pytest.raises(ValueError, match='No corpus at .*none/train.jsonl'):
+    absent.lines('train')
