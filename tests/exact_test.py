@@ -53,8 +53,9 @@ def test_exact_verifiers_draw_from_pi(judge, drafts, target, warp):
 
 
 @pytest.mark.parametrize('judge', [
-    verify.Typical(.3, .6), verify.TopB(2, 1.), verify.Rollback(1.),
-    verify.Forced(.7)], ids=lambda x: type(x).__name__)
+    verify.Rollback(1.), *(pytest.param(x, marks=pytest.mark.slow) for x in (
+        verify.Typical(.3, .6), verify.TopB(2, 1.), verify.Forced(.7)))],
+                         ids=lambda x: type(x).__name__)
 def test_the_loop_follows_verifiers_that_are_biased(judge):
   found = law(targets.Lossless(), judge)
   assert found.error > .02

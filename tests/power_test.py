@@ -108,13 +108,16 @@ def test_slow_cases_see_a_lenience_of_two_percent(case):
 
 
 @pytest.mark.parametrize('drafter', [
-    CHAIN, STOP, Tree(LM, (-1, 0, 0, 1), 'sampled'), Tree(LM, (-1, 0, 0, 1)),
-    Tree(LM, (-1, 0, 0, 0))], ids=['chain', 'stop', 'iid', 'tree', 'wide'])
+    pytest.param(CHAIN, id='chain', marks=pytest.mark.slow),
+    pytest.param(STOP, id='stop'),
+    pytest.param(Tree(LM, (-1, 0, 0, 1), 'sampled'), id='iid'),
+    pytest.param(Tree(LM, (-1, 0, 0, 1)), id='tree', marks=pytest.mark.slow),
+    pytest.param(Tree(LM, (-1, 0, 0, 0)), id='wide')])
 @pytest.mark.parametrize('judge', [Rejection(), verify.KSeq()],
                          ids=['reject', 'k_seq'])
 @pytest.mark.parametrize('target,warp', [
-    (targets.TokenV1(0.), WARP), (targets.Chow(.3), warp_lib.Warp(.7, 2))],
-                         ids=['all', 'cut'])
+    pytest.param(targets.TokenV1(0.), WARP, id='all', marks=pytest.mark.slow),
+    pytest.param(targets.Chow(.3), warp_lib.Warp(.7, 2), id='cut')])
 def test_lenient_laws_are_those_of_the_enumeration(
     drafter, judge, target, warp):
   """Two independent accounts; with a fair coin both are pi's joint."""

@@ -55,6 +55,7 @@ def test_a_sweep_of_one_model(sweep):
   assert again.rows == found.rows
 
 
+@pytest.mark.slow
 def test_details_of_one_model(sweep):
   """q is the model that drafts at a point: none, or layers of the verifier."""
   run = sweep_lib.Run(dataclasses.replace(sweep, split=True, inspected=1))

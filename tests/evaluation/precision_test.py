@@ -2,6 +2,7 @@
 import functools
 
 import numpy as np
+import pytest
 
 from spec_cascades.evaluation import benchmarks
 from spec_cascades.evaluation import pairs
@@ -32,6 +33,7 @@ def test_teacher_forced_argmaxes_are_the_greedy_texts(pair_dir):
     assert ids[:, 0].tolist() == text and (gaps >= 0).all()
 
 
+@pytest.mark.slow
 def test_narrowed_texts_part_where_float32_nearly_ties(pair_dir):
   found = precision.compare(2, load=functools.partial(load, pair_dir), limit=4)
   assert found.texts == 4 and found.gaps.min() >= 0

@@ -22,9 +22,11 @@ MODELS = pytest.mark.parametrize('name', [
     'gemma3', *(pytest.param(name, marks=pytest.mark.slow)
                 for name in ('t5_1_1', 'llama3'))])
 RULES = pytest.mark.parametrize('rule,temperature', [
-    (targets.Lossless(), 0.), (targets.Lossless(), 1.),
-    (targets.Ensemble(.4), 1.)],              # one that reads q
-    ids=['lossless-greedy', 'lossless', 'ensemble'])
+    pytest.param(targets.Lossless(), 0., id='lossless-greedy'),
+    pytest.param(targets.Lossless(), 1., id='lossless',
+                 marks=pytest.mark.slow),
+    pytest.param(targets.Ensemble(.4), 1., id='ensemble',   # reads q
+                 marks=pytest.mark.slow)])
 DRAW = np.random.default_rng(3)
 TOKENS = DRAW.integers(1, tiny.VOCAB, (ROWS, WIDTH))
 LENGTHS = np.arange(ROWS) % WIDTH + 1

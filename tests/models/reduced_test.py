@@ -30,8 +30,8 @@ EVERY = (
     targets.TokenV3(.5), targets.TruncatedTopP(.1), targets.TruncatedMinP(.2),
     targets.TruncatedEta(.1))
 
-# One rule of each kind; the others are slow.
-FAST = (targets.Lossless, targets.Lossy, targets.OPT, targets.TokenV3)
+# One that reads q and one that does not; the others are slow.
+FAST = (targets.Lossless, targets.OPT)
 
 
 def joint_of(target, warp):

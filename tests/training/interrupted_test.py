@@ -117,6 +117,7 @@ def test_a_killed_run_resumes_bitwise(corpus, whole, tmp_path):
     np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.slow
 def test_a_full_disk_keeps_what_was_saved(corpus, tmp_path):
   """In a process whose files may not grow: as when there is no room."""
   command = command_of(tmp_path, corpus, recipe(steps=4, save_every=2))
