@@ -134,7 +134,7 @@ class GenSpecSample:
           x, ((0, 0), (0, n - width)) + ((0, 0),) * (x.ndim - 2))
       return pad(hidden), pad(self.lm.head(params, hidden)), cache
 
-    if draft.full:
+    if draft.full or draft.scratch:
       return score(n, cache)
     wide = jnp.any((draft.tree.parents >= 0) & live[:, None])
     return jax.lax.cond(wide, functools.partial(score, n),

@@ -11,7 +11,8 @@ import pytest
 
 from spec_cascades import api, decode, targets, types, verify
 from spec_cascades import drafters as drafters_lib
-from spec_cascades.drafters import chain, ngram, null, tree
+from spec_cascades.drafters import (
+    chain, jacobi, lookahead, ngram, null, retrieval, tree)
 from spec_cascades.models import recompute, table, toy
 from spec_cascades.warp import Warp
 from tests.common import LM, P, Q, RAGGED, keys, select
@@ -24,6 +25,10 @@ DRAFTERS = dict(
     Below=((chain.Chain(LM, 3, chain.Below(.6)),
             chain.Chain(LM, 3, chain.Below(.3))), Q),
     NGram=((ngram.NGram(3, 1),) * 2, None),
+    Jacobi=((jacobi.Jacobi(3),) * 2, None),
+    Retrieval=((retrieval.Retrieval(3, 6, 4, 4),) * 2,
+               retrieval.index(np.arange(40) ** 2 % 5)),
+    Lookahead=((lookahead.Lookahead(5, 3, 3, 2, 8),) * 2, None),
     Tree=((tree.Tree(LM, TREE),) * 2, Q))
 RULES = dict(
     Lossless=targets.Lossless(), Lossy=targets.Lossy(.3),
@@ -65,7 +70,9 @@ def public_classes(module):
 def test_the_tables_are_complete():
   assert public_classes(targets) == set(RULES)
   assert public_classes(verify) - {'Supports', 'Fixed'} == set(VERIFIERS)
-  found = set().union(*(public_classes(m) for m in (chain, ngram, null, tree)))
+  found = set().union(*(public_classes(m) for m in (
+      chain, jacobi, lookahead, ngram, null, retrieval, tree)))
+  found -= {'Pool', 'Datastore'}
   assert found <= set(DRAFTERS)
   assert drafters_lib.__doc__
 
@@ -87,7 +94,8 @@ class TestDrafters:
   def make(self, name, which=0):
     drafters, params = DRAFTERS[name]
     return (decode.GenSpecSample(LM, drafters[which], 20, eos=-1), params,
-            targets.Lossless() if params is None else targets.Chow(.4))
+            targets.Chow(.4) if hasattr(drafters[which], 'lm')
+            else targets.Lossless())
 
   def test_argument_names(self, name):
     drafter = DRAFTERS[name][0][0]
@@ -116,7 +124,10 @@ class TestDrafters:
     n = spec.drafter.num_nodes
     assert draft.tree.tokens.shape == draft.tree.parents.shape == (3, n)
     assert draft.tree.mask.shape == (3, n, n) and draft.calls.shape == (3,)
-    assert draft.max_depth < n and (draft.tree.depth <= draft.max_depth).all()
+    candidate = np.asarray(draft.tree.parents) >= 0
+    assert draft.max_depth < n
+    assert (np.asarray(draft.tree.depth)[candidate] <= draft.max_depth).all()
+    assert not candidate[:, n - draft.scratch:].any()
     np.testing.assert_array_equal(draft.tree.tokens[:, 0], ctx.root)
     parents = np.asarray(draft.tree.parents)
     assert (parents < np.arange(n)).all() and (parents[:, 0] == -1).all()
@@ -154,7 +165,7 @@ class TestDrafters:
     spec, params, target = self.make(name)
     state = spec(P, params, RAGGED, keys(3), target, Warp())
     assert (state.lengths == 20).all()
-    caches = [state.cache] + ([state.drafter] if params is not None else [])
+    caches = [state.cache, state.drafter][:1 + hasattr(spec.drafter, 'lm')]
     for cache in caches:
       np.testing.assert_array_equal(cache.length, 19)
       assert cache.capacity >= 19 + spec.drafter.num_nodes

@@ -1,7 +1,7 @@
 """Drafters on toy transformers, for tests of caches and of the loop."""
 import jax
 
-from spec_cascades.drafters import chain, ngram, null, tree
+from spec_cascades.drafters import chain, jacobi, lookahead, ngram, null, tree
 from spec_cascades.models import toy
 
 BIG, SMALL = toy.ToyLM(), toy.ToyLM(layers=1, scale=2.)
@@ -14,5 +14,7 @@ DRAFTERS = dict(
     chain=(chain.Chain(SMALL, 3), PS),
     stop=(chain.Chain(SMALL, 3, chain.Below(.6)), PS),
     ngram=(ngram.NGram(3, 1), None),
+    jacobi=(jacobi.Jacobi(3), None),
+    lookahead=(lookahead.Lookahead(5, 3, 3, 2, 12), None),
     tree=(tree.Tree(SMALL, TREE, 'sampled'), PS),
     distinct=(tree.Tree(SMALL, TREE), PS))

@@ -1,0 +1,59 @@
+"""Jacobi decoding: the verifier's own answers to a block of guesses."""
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Int, Key
+
+from spec_cascades import check
+from spec_cascades import struct
+from spec_cascades import types
+from spec_cascades.drafters.stateless import Stateless
+
+
+@struct.dataclass
+class Jacobi(Stateless):
+  """Guesses `length` tokens; the verifier's best ones are the next guesses.
+
+  x_i <- argmax p(. | prefix, x_1 .. x_{i-1}) for all i at once: a fixed-point
+  iteration that settles at least one token a round. What has settled is
+  accepted; the rest moves up, and its last guess is repeated.
+
+  Attributes:
+    length: Guesses a round.
+
+  Reference: Santilli et al. (2023), Alg. 2, https://arxiv.org/abs/2305.10427
+  """
+  length: int = struct.field(pytree_node=False)
+
+  def __post_init__(self):
+    check.gamma(self.length)
+
+  @property
+  def num_nodes(self) -> int:
+    """The root and the guesses."""
+    return self.length + 1
+
+  def init(self, params: Any, prompt: types.Prompt, hidden: Any,
+           capacity: int) -> Int[Array, 'B M']:
+    """The last token of each prompt, over and over."""
+    del params, hidden, capacity
+    last = types.pick(prompt.prefix, jnp.maximum(prompt.prefix_lengths - 1, 0))
+    return jnp.broadcast_to(last[:, None], (len(last), self.length))
+
+  def propose(self, params: Any, state: Any, ctx: types.Context,
+              keys: Key[Array, 'B']) -> tuple[types.Draft, Any]:
+    """The guesses, a deterministic chain."""
+    del params, keys
+    nodes = jnp.concatenate([ctx.root[:, None], state], 1)
+    return types.Draft(types.chain(nodes), None, jnp.zeros_like(ctx.lengths),
+                       'deterministic', self.length), state
+
+  def observe(self, params: Any, state: Any,
+              feedback: types.Feedback) -> Int[Array, 'B M']:
+    """What p ranks first behind the guesses that were not accepted."""
+    del params, state
+    best = jnp.argmax(feedback.logits, -1).astype(jnp.int32)
+    at = feedback.verdict.count[:, None] + 1 + jnp.arange(self.length)[None]
+    return jnp.take_along_axis(best, jnp.minimum(at, self.length), 1)
