@@ -137,6 +137,11 @@ def train(run: Run, *, log: Callable[[str], None] = print
     raise ValueError(f'Got on_policy with a share of {run.on_policy.share} and '
                      'no teacher: a model learns nothing from what it wrote '
                      'itself. Give a teacher.')
+  if run.on_policy.share and corpus.packed:
+    raise ValueError(f'Got on_policy with a share of {run.on_policy.share} and '
+                     'packed texts: a student writes one text a row. Set '
+                     'data.ParallelText.packed or policies.OnPolicy.share to '
+                     '0.')
   optimizer = _optimizer(run)
   teacher, guide = _teacher(run)
   folder = pathlib.Path(run.model_dir).expanduser().absolute()
