@@ -8,6 +8,7 @@ import functools
 import pathlib
 import shutil
 import signal
+import time
 from typing import Any, Callable
 
 import jax
@@ -219,53 +220,101 @@ class _Terminated:
     self.received = True
 
 
+class Steps:
+  """Updates one after the other, of which the device is AHEAD at most behind.
+
+  Attributes:
+    state: After the last step.
+    step: How many there were.
+    waited: Seconds of making batches at whose end the device was idle.
+
+  Args:
+    run: What to do.
+    update: Its update.
+    state: To begin with.
+    teacher: Parameters of the teacher, if there is one.
+    progress: Is told of every step.
+    saved: Returns the step of the newest checkpoint.
+  """
+
+  def __init__(self, run: Run, update: train_step.Update,
+               state: train_step.TrainState, teacher: Any,
+               progress: progress_lib.Progress,
+               saved: Callable[[], int | None] = lambda: None):
+    self.state, self.step, self.waited = state, int(state.step), 0.0
+    self._run, self._teacher, self._progress = run, teacher, progress
+    self._update = jax.jit(update, donate_argnums=0)
+    self._saved, self._pending = saved, collections.deque()
+
+  def advance(self) -> None:
+    """Makes a step, and a line where one is due."""
+    run = self._run
+    batch = run.on_policy(self._batch(), run.lm, self.state.params, self.step,
+                          end=run.corpus.end)
+    self.state, metrics = self._update(self.state, batch, self._teacher)
+    self.step += 1
+    self._pending.append((self.step, metrics))
+    self.settle(AHEAD)
+    if self.due(run.recipe.log_every):
+      self.settle()
+      self._progress.report(self.step)
+
+  def settle(self, most: int = 0) -> None:
+    """Waits until `most` steps are under way; looks at those that are done.
+
+    Raises:
+      ValueError: What one gave is not finite.
+    """
+    while len(self._pending) > most:
+      at, metrics = self._pending.popleft()
+      self._progress.add(
+          at, jax.device_get(metrics),
+          functools.partial(self._run.corpus.where, at - 1), self._saved())
+
+  def due(self, every: int) -> bool:
+    """Whether what comes every so many steps, and at the end, comes now."""
+    return self.step % every == 0 or self.step == self._run.recipe.steps
+
+  def _batch(self):
+    began = time.perf_counter()
+    batch = self._run.corpus.batch(self.step)
+    if not self._pending or self._pending[-1][1]['loss'].is_ready():
+      self.waited += time.perf_counter() - began
+    return batch
+
+
 def _run(run, update, state, teacher, saves, progress):
   corpus, recipe = run.corpus, run.recipe
   terminated = _Terminated()
-  step_fn = jax.jit(update, donate_argnums=0)
   score = quality.Validation(
       update, corpus, metric=recipe.metric, sentences=recipe.eval_sentences,
       batch=recipe.eval_batch, max_length=recipe.max_length,
       gamma=recipe.gamma)
-  step, pending = int(state.step), collections.deque()
-
-  def settle(most=0):
-    """Waits until `most` steps are under way; looks at those that are done."""
-    while len(pending) > most:
-      at, metrics = pending.popleft()
-      progress.add(at, jax.device_get(metrics),
-                   functools.partial(corpus.where, at - 1), saves.latest_step())
+  steps = Steps(run, update, state, teacher, progress, saves.latest_step)
 
   def save():
-    settle()                            # nothing that is not finite is kept
+    steps.settle()                      # nothing that is not finite is kept
+    step = steps.step
     with _explained(f'The checkpoint of step {step} in {saves.directory} '
                     "can't be written", 'those before it are whole. Make room, '
                     'and the same command goes on from there'):
       # An error of the one before, written meanwhile, shows here, too.
       if saves.latest_step() != step:
-        _check_room(saves.directory, state)
-        saves.save(step, args=saved(state))
+        _check_room(saves.directory, steps.state)
+        saves.save(step, args=saved(steps.state))
       if step == recipe.steps or terminated.received:
         saves.wait_until_finished()
 
-  while step < recipe.steps and not terminated.received:
-    batch = run.on_policy(corpus.batch(step), run.lm, state.params, step,
-                          end=corpus.end)
-    state, metrics = step_fn(state, batch, teacher)
-    step += 1
-    pending.append((step, metrics))
-    settle(AHEAD)
-    if step % recipe.log_every == 0 or step == recipe.steps:
-      settle()
-      progress.report(step)
-    if step % recipe.eval_every == 0 or step == recipe.steps:
-      settle()
+  while steps.step < recipe.steps and not terminated.received:
+    steps.advance()
+    if steps.due(recipe.eval_every):
+      steps.settle()
       with progress.paused():
-        progress.found(step, *score(state.params, teacher))
-    if step % recipe.save_every == 0:
+        progress.found(steps.step, *score(steps.state.params, teacher))
+    if steps.step % recipe.save_every == 0:
       save()
   save()
-  return state
+  return steps.state
 
 
 def _check_room(folder, state):
