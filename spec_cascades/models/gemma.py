@@ -339,9 +339,8 @@ class Gemma(packed.PackedModel):
   def module(self) -> Transformer:
     return Transformer(self.config)
 
-  def init_params(self, key: jax.Array) -> dict[str, Any]:
-    """Random parameters in checkpoint layout."""
-    return self.module.init(key, jnp.ones((1, 1), jnp.int32))['params']
+  def variables(self, key: jax.Array) -> dict[str, Any]:
+    return self.module.init(key, jnp.ones((1, 1), jnp.int32))
 
   def teacher_forced(self, params: dict[str, Any],
                      batch: Mapping[str, Array], *,

@@ -342,10 +342,9 @@ class T5(packed.PackedModel):
   def module(self) -> Transformer:
     return Transformer(self.config)
 
-  def init_params(self, key: jax.Array) -> dict[str, Any]:
-    """Random parameters in checkpoint layout."""
+  def variables(self, key: jax.Array) -> dict[str, Any]:
     token = jnp.ones((1, 1), jnp.int32)
-    return self.module.init(key, token, token)['params']
+    return self.module.init(key, token, token)
 
   def teacher_forced(self, params: dict[str, Any],
                      batch: Mapping[str, Array], *,

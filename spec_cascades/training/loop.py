@@ -24,6 +24,7 @@ from spec_cascades.training import optimizers
 from spec_cascades.training import policies
 from spec_cascades.training import progress as progress_lib
 from spec_cascades.training import quality
+from spec_cascades.training import sharding
 from spec_cascades.training import start
 from spec_cascades.training import train_step
 
@@ -98,6 +99,8 @@ class Run:
     decay: Of the rate after its warm-up: `optimizers.rsqrt`, say.
     freeze: Regular expressions; parameters whose path one of them matches stay
       as they are: ('token_embedder/',).
+    mesh: Devices that batches are split over, and parameters, see `sharding`.
+      A run may go on on another mesh.
   """
   lm: Any
   corpus: data_lib.ParallelText
@@ -110,6 +113,7 @@ class Run:
   optimizer: Callable[..., Any] = optimizers.adafactor
   decay: Callable[..., Any] = optimizers.rsqrt
   freeze: tuple[str, ...] = ()
+  mesh: tuple[int, int] = (1, 1)
 
 
 def train(run: Run, *, log: Callable[[str], None] = print
@@ -125,11 +129,12 @@ def train(run: Run, *, log: Callable[[str], None] = print
 
   Raises:
     ValueError: Texts that the model can't be trained on, weights or a
-      teacher that don't fit it, a loss that is not finite, a checkpoint that
-      can't be read or written.
+      teacher that don't fit it, a mesh that there is not, a loss that is not
+      finite, a checkpoint that can't be read or written.
   """
   corpus, recipe = run.corpus, run.recipe
   start.check(run.lm, corpus, recipe.max_length)
+  sharding.mesh(run.mesh, run.lm)
   corpus.batch(0)                      # there is one, or this says why not
   check.interval('accumulate', recipe.accumulate, 1, 10**6, whole=True)
   if recipe.tensorboard:
@@ -172,28 +177,31 @@ def _optimizer(run):
 
 def _start(run, update, saves, log):
   """The newest checkpoint of this run, or a fresh state."""
-  key = jax.random.key(run.recipe.seed)
+  key, mesh = jax.random.key(run.recipe.seed), sharding.mesh(run.mesh)
   fresh = lambda: update.init(run.lm.init_params(key))
   newest = saves.latest_step()
   if newest is not None:
     log(f'resuming at step {newest}')
-    like = ocp.args.StandardRestore(jax.eval_shape(fresh))
+    like = ocp.args.StandardRestore(
+        sharding.like(run.lm, jax.eval_shape(fresh), mesh))
     with _explained(f'The checkpoint of step {newest} in {saves.directory} '
                     "can't be read", 'if it is damaged, delete it; the same '
                     'command goes on from the one before it'):
       return saves.restore(newest, args=like)
   if run.init_from is None:
-    return fresh()
+    return sharding.place(run.lm, fresh(), mesh)
   log(f'starting from {run.init_from}')
-  return update.init(start.params(run.init_from, run.lm, key))
+  state = update.init(start.params(run.init_from, run.lm, key))
+  return sharding.place(run.lm, state, mesh)
 
 
 def _teacher(run):
-  """The teacher and its parameters, on the device once; None without one."""
+  """The teacher and its parameters, on the devices once; None without one."""
   if run.teacher is None:
     return None, None
   lm, params = start.teacher(run.teacher, run.lm, run.corpus.vocabulary)
-  return lm, jax.device_put(params)
+  mesh = sharding.mesh(run.mesh, lm)
+  return lm, jax.device_put(params, sharding.params(lm, mesh))
 
 
 def saved(state: Any) -> ocp.args.StandardSave:
@@ -231,7 +239,7 @@ class Steps:
   Args:
     run: What to do.
     update: Its update.
-    state: To begin with.
+    state: To begin with, where it is to stay.
     teacher: Parameters of the teacher, if there is one.
     progress: Is told of every step.
     saved: Returns the step of the newest checkpoint.
@@ -243,7 +251,10 @@ class Steps:
                saved: Callable[[], int | None] = lambda: None):
     self.state, self.step, self.waited = state, int(state.step), 0.0
     self._run, self._teacher, self._progress = run, teacher, progress
-    self._update = jax.jit(update, donate_argnums=0)
+    self._mesh = sharding.mesh(run.mesh)
+    where = jax.tree.map(lambda x: x.sharding, state)
+    self._update = jax.jit(update, donate_argnums=0,
+                           out_shardings=(where, None))
     self._saved, self._pending = saved, collections.deque()
 
   def advance(self) -> None:
@@ -251,7 +262,8 @@ class Steps:
     run = self._run
     batch = run.on_policy(self._batch(), run.lm, self.state.params, self.step,
                           end=run.corpus.end)
-    self.state, metrics = self._update(self.state, batch, self._teacher)
+    self.state, metrics = self._update(
+        self.state, sharding.batch(batch, self._mesh), self._teacher)
     self.step += 1
     self._pending.append((self.step, metrics))
     self.settle(AHEAD)
