@@ -120,7 +120,7 @@ def measure(lm: Any, corpus: data.ParallelText, folder: pathlib.Path, *,
     steps: Of a block; a line of progress comes every 10 at least.
     runs: Blocks of each.
   """
-  warm = corpus.steps_per_epoch        # every shape is compiled in it
+  warm = _warm(corpus)
   recipe = loop.Recipe(steps=warm + runs * steps + 1, log_every=min(10, steps))
   run = loop.Run(lm, corpus, str(folder), recipe)
   optimizer = optimizers.adafactor(RATE)
@@ -151,6 +151,14 @@ def measure(lm: Any, corpus: data.ParallelText, folder: pathlib.Path, *,
   return Found(*(Spread.of([float(x) for x in row]) for row in zip(*cells)))
 
 
+def _warm(corpus):
+  """Steps after which every shape has been compiled."""
+  first = {}
+  for step in range(corpus.steps_per_epoch):
+    first.setdefault(corpus.batch(step)['inputs'].shape, step)
+  return max(first.values()) + 2
+
+
 def _made(corpus, first, count):
   """Some batches, and the seconds that one took to make."""
   began = time.perf_counter()
@@ -167,9 +175,10 @@ def lines(lm: Any, vocabulary: Any, *, steps: int, runs: int,
     vocabulary: Of the sentences.
     steps: Of a block.
     runs: Blocks.
-    **changes: Fields of the corpus.
+    **changes: Fields of the corpus, which is packed: one shape.
   """
-  corpus = data.ParallelText(None, vocabulary, reader=Sentences(), **changes)
+  corpus = data.ParallelText(None, vocabulary, reader=Sentences(),
+                             **{'packed': True, **changes})
   with tempfile.TemporaryDirectory() as folder:
     found = measure(lm, corpus, pathlib.Path(folder), steps=steps, runs=runs)
   shapes = jax.eval_shape(lm.init_params, jax.random.key(0))
