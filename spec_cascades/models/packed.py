@@ -5,6 +5,7 @@ import abc
 import dataclasses
 from typing import Any
 
+from flax import core
 from flax import linen as nn
 from flax.linen import partitioning
 import jax
@@ -43,7 +44,7 @@ class PackedModel(abc.ABC):
   def logical_axes(self) -> dict[str, Any]:
     """Names of every parameter's axes, by which T5X partitions them."""
     made = jax.eval_shape(self.variables, jax.random.key(0))
-    return partitioning.get_axis_names(made['params_axes'])
+    return core.unfreeze(partitioning.get_axis_names(made['params_axes']))
 
   def pack(self, params: dict[str, Any]) -> dict[str, Any]:
     """Checkpoint layout -> decode layout, matrices in activations' dtype."""
