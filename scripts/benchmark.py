@@ -10,6 +10,7 @@
   python scripts/benchmark.py shipped                the shipped pair at T=0
   python scripts/benchmark.py bf16                   where bfloat16 texts differ
   python scripts/benchmark.py reduced                a head over fewer words
+  python scripts/benchmark.py trainer                against a plain optax loop
 
 --dims small and large are T5 v1.1's, with random weights, drafted for by small
 dimensions; shipped is the pair that comes with the project. steps --output FILE
@@ -48,12 +49,13 @@ from spec_cascades.evaluation import precision
 from spec_cascades.evaluation import rules as rules_lib
 from spec_cascades.evaluation import timing
 from spec_cascades.evaluation import weights
+from spec_cascades.models import t5
+from spec_cascades.training import throughput
 
 DIMS = {'small': benchmarks.SMALL, 'large': benchmarks.LARGE}
 SHIPPED = 'shipped'
 WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8)
 RUNS = {'rules': 20}                 # where it is not 5
-QUANTILES = (1, 5, 25, 50)
 
 
 def verifier_of(dims: str) -> benchmarks.Loaded:
@@ -301,29 +303,7 @@ def shipped(args) -> None:
 
 def bf16(args) -> None:
   """Where greedy texts of the shipped pair part if computed in bfloat16."""
-  gamma = args.gammas[-1]
-  found = precision.compare(gamma)
-  small = ', '.join(f'{level:g} % {x:.3f}' for level, x in zip(
-      QUANTILES, np.percentile(found.gaps, QUANTILES)))
-  print(f'gap of the two best float32 logits over {len(found.gaps)} tokens: '
-        f'{small}')
-  for what, parted in (
-      ('bfloat16 alone against float32 alone', found.alone),
-      (f'bfloat16, gamma {gamma}, against float32', found.speculative),
-      (f'bfloat16, gamma {gamma}, against bfloat16 alone', found.drafted)):
-    print(f'{what}: {found.texts - len(parted)} of {found.texts} identical')
-    if parted:
-      gaps = [x.gap for x in parted]
-      spread = ', '.join(f'{x:.3f}' for x in np.percentile(
-          gaps, (0, 25, 50, 75, 100)))
-      print(f'  float32 gap where they part (min, quartiles, max): {spread}; '
-            f'{100 * (found.gaps < max(gaps)).mean():.1f} % of all tokens have '
-            'less than the largest')
-      print(f'  {sum(x.runner_up for x in parted)} of {len(parted)} took '
-            'the two best tokens')
-      for x in parted:
-        print(f'  sentence {x.example + 1}, token {x.position + 1}: '
-              f'{x.gap:.4f}')
+  print(*precision.lines(args.gammas[-1]), sep='\n')
 
 
 def reduced(args) -> None:
@@ -331,12 +311,21 @@ def reduced(args) -> None:
   print(*heads.lines(args.words, args.gamma, args.runs), sep='\n')
 
 
+def trainer(args) -> None:
+  """Tokens per second of the trainer and of a plain loop."""
+  pair = pairs.load()
+  lm = pair.verifier.lm if args.dims == SHIPPED else t5.T5(DIMS[args.dims])
+  print(*throughput.lines(lm, pair.vocabulary, steps=args.steps,
+                          runs=args.runs), sep='\n')
+
+
 def everything(args) -> None:
   """All figures, the same way as one by one."""
   for what, dims in (
       (peers, 'small'), (peers, 'large'), (steps, 'large'), (speedup, 'large'),
       (rules, 'large'), (memory, 'large'), (steps, SHIPPED), (speedup, SHIPPED),
-      (reduced, 'large'), (shipped, SHIPPED), (bf16, SHIPPED)):
+      (reduced, 'large'), (shipped, SHIPPED), (bf16, SHIPPED),
+      (trainer, SHIPPED)):
     print(f'\n{what.__name__} --dims {dims}', flush=True)
     runs = args.given_runs or RUNS.get(what.__name__, 5)
     what(argparse.Namespace(**{**vars(args), 'dims': dims, 'runs': runs}))
@@ -344,7 +333,8 @@ def everything(args) -> None:
 
 COMMANDS = {'all': everything, 'steps': steps, 'speedup': speedup,
             'rules': rules, 'memory': memory, 'peers': peers,
-            'shipped': shipped, 'bf16': bf16, 'reduced': reduced}
+            'shipped': shipped, 'bf16': bf16, 'reduced': reduced,
+            'trainer': trainer}
 
 
 def _flags(args: Sequence[str]) -> argparse.Namespace:
@@ -352,8 +342,9 @@ def _flags(args: Sequence[str]) -> argparse.Namespace:
       description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   add = parser.add_argument
   add('what', choices=COMMANDS)
-  add('--dims', choices=[*DIMS, SHIPPED], default='large',
-      help='of steps, speedup, rules and peers (not shipped)')
+  add('--dims', choices=[*DIMS, SHIPPED],
+      help='of steps, speedup, rules, trainer and peers (not shipped); '
+           'default: large, of trainer shipped')
   add('--runs', type=int, dest='given_runs', metavar='RUNS',
       help='of each program; default: 5, of rules 20')
   add('--gamma', type=int, default=5, help='of speedup, rules, reduced')
@@ -361,13 +352,15 @@ def _flags(args: Sequence[str]) -> argparse.Namespace:
   add('--tokens', type=int, default=48, help='decoded, of speedup and peers')
   add('--gammas', type=int, nargs='+', default=[2, 3, 4, 5],
       help='of shipped; bf16 takes the last')
+  add('--steps', type=int, default=20, help='of a block, of trainer')
   add('--words', type=int, default=8192, help='of the head, of reduced')
   add('--weights', type=pathlib.Path, help='of peers: decoder-only weights')
   add('--output', type=pathlib.Path, help='of steps: save the costs here')
   flags = parser.parse_args(args)
   flags.runs = (RUNS.get(flags.what, 5) if flags.given_runs is None
                 else flags.given_runs)
-  for name in ('runs', 'gamma', 'tokens', 'words'):
+  flags.dims = flags.dims or (SHIPPED if flags.what == 'trainer' else 'large')
+  for name in ('runs', 'gamma', 'tokens', 'words', 'steps'):
     if (value := getattr(flags, name)) < 1:
       raise ValueError(f'Got --{name} {value}; allowed: 1 or more.')
   if flags.what == 'peers' and flags.dims == SHIPPED:

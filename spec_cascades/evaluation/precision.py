@@ -16,6 +16,8 @@ from spec_cascades.evaluation import benchmarks
 from spec_cascades.evaluation import pairs
 from spec_cascades.evaluation import text
 
+QUANTILES = (1, 5, 25, 50)
+
 
 @dataclasses.dataclass(frozen=True)
 class Divergence:
@@ -118,3 +120,31 @@ def compare(gamma: int, *, load: Callable[..., pairs.Pair] = pairs.load,
                 divergences(wide.alone, narrow.alone, ours),
                 divergences(wide.alone, narrow.speculative, ours),
                 divergences(narrow.alone, narrow.speculative, theirs))
+
+
+def lines(gamma: int) -> list[str]:
+  """The figures of the shipped pair, in words; see `compare`."""
+  found = compare(gamma)
+  small = ', '.join(f'{level:g} % {x:.3f}' for level, x in zip(
+      QUANTILES, np.percentile(found.gaps, QUANTILES)))
+  out = [f'gap of the two best float32 logits over {len(found.gaps)} tokens: '
+         f'{small}']
+  for what, parted in (
+      ('bfloat16 alone against float32 alone', found.alone),
+      (f'bfloat16, gamma {gamma}, against float32', found.speculative),
+      (f'bfloat16, gamma {gamma}, against bfloat16 alone', found.drafted)):
+    out.append(f'{what}: {found.texts - len(parted)} of {found.texts} '
+               'identical')
+    if parted:
+      gaps = [x.gap for x in parted]
+      spread = ', '.join(f'{x:.3f}' for x in np.percentile(
+          gaps, (0, 25, 50, 75, 100)))
+      below = 100 * (found.gaps < max(gaps)).mean()
+      out.append('  float32 gap where they part (min, quartiles, max): '
+                 f'{spread}; {below:.1f} % of all tokens have less than the '
+                 'largest')
+      out.append(f'  {sum(x.runner_up for x in parted)} of {len(parted)} took '
+                 'the two best tokens')
+      out += [f'  sentence {x.example + 1}, token {x.position + 1}: '
+              f'{x.gap:.4f}' for x in parted]
+  return out

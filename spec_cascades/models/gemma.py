@@ -29,6 +29,7 @@ from spec_cascades import cache as cache_lib
 from spec_cascades import types
 from spec_cascades.models import layers
 from spec_cascades.models import packed
+from spec_cascades.models import segments
 
 ACTIVATIONS = {'gelu': jax.nn.gelu, 'silu': jax.nn.silu}
 
@@ -266,7 +267,8 @@ class Transformer(nn.Module):
     self.decoder = Decoder(cfg)
 
   def __call__(self, tokens: Int[Array, 'B N'],
-               at: Int[Array, 'B T'] | None = None, *, remat: bool = False
+               at: Int[Array, 'B T'] | None = None,
+               texts: tuple[Array, Array] | None = None, *, remat: bool = False
                ) -> Float[Array, 'B T V']:
     """Teacher-forced logits: at n, of the token behind tokens[:, :n + 1].
 
@@ -274,13 +276,18 @@ class Transformer(nn.Module):
 
     Args:
       tokens: What is read.
-      at: The positions n whose logits are wanted; None: all.
+      at: The slots n whose logits are wanted; None: all.
+      texts: Segments and positions [B, N] where rows hold several texts, see
+        `segments.joined`.
       remat: See `layers.call`; for gradients.
     """
-    b, n = tokens.shape
-    position = jnp.broadcast_to(jnp.arange(n), (b, n))
+    owner, position = texts or (None, jnp.broadcast_to(
+        jnp.arange(tokens.shape[1]), tokens.shape))
     distance = position[:, :, None] - position[:, None]
-    hidden, _ = self.extend(tokens, position, distance, distance >= 0,
+    mask = distance >= 0
+    if texts:
+      mask &= segments.same(owner, owner)
+    hidden, _ = self.extend(tokens, position, distance, mask,
                             lambda layer, block: block, remat=remat)
     if at is not None:
       hidden = jnp.take_along_axis(hidden, at[..., None], 1)
@@ -332,9 +339,8 @@ class Gemma(packed.PackedModel):
   def module(self) -> Transformer:
     return Transformer(self.config)
 
-  def init_params(self, key: jax.Array) -> dict[str, Any]:
-    """Random parameters in checkpoint layout."""
-    return self.module.init(key, jnp.ones((1, 1), jnp.int32))['params']
+  def variables(self, key: jax.Array) -> dict[str, Any]:
+    return self.module.init(key, jnp.ones((1, 1), jnp.int32))
 
   def teacher_forced(self, params: dict[str, Any],
                      batch: Mapping[str, Array], *,
@@ -345,14 +351,20 @@ class Gemma(packed.PackedModel):
     Args:
       params: Parameters in checkpoint layout.
       batch: `inputs` [B, W], of which row b has `input_lengths[b]` >= 1
-        tokens, and `targets` [B, T], which go on where the input ends.
+        tokens, and `targets` [B, T], which go on where the input ends. Rows
+        of several texts have `input_segments` and `target_segments` instead.
       dropout: Not used: there is none.
       remat: For a gradient in less memory, see `layers.call`.
     """
     del dropout
-    tokens, at = joined(*(
-        batch[name] for name in ('inputs', 'input_lengths', 'targets')))
-    return self.module.apply({'params': params}, tokens, at, remat=remat)
+    given = lambda *names: (batch[name] for name in names)
+    if 'target_segments' in batch:
+      tokens, *texts, at = segments.joined(*given(
+          'inputs', 'input_segments', 'targets', 'target_segments'))
+    else:
+      texts = None
+      tokens, at = joined(*given('inputs', 'input_lengths', 'targets'))
+    return self.module.apply({'params': params}, tokens, at, texts, remat=remat)
 
   def init(self, params: Any, prompt: types.Prompt,
            capacity: int) -> cache_lib.Cache:

@@ -259,6 +259,25 @@ class Embed(nn.Module):
     return logits(x, Packed(self.embedding.T, out_in=False))
 
 
+class RelativeBias(nn.Module):
+  """T5's attention bias of every head from distances, see `relative_bucket`."""
+  heads: int
+  buckets: int
+  max_distance: int
+  bidirectional: bool
+
+  @nn.compact
+  def __call__(self, distance: Int[Array, 'B N S']) -> Float[Array, 'B H N S']:
+    init = nn.initializers.variance_scaling(1.0, 'fan_avg', 'uniform')
+    table = partitioning.param_with_axes(
+        'rel_embedding', init, (self.heads, self.buckets), jnp.float32,
+        axes=('heads', 'relpos_buckets'))
+    bucket = relative_bucket(
+        distance, bidirectional=self.bidirectional, buckets=self.buckets,
+        max_distance=self.max_distance)
+    return jnp.moveaxis(table.T[bucket].astype(jnp.float32), -1, 1)
+
+
 def attend(query: Float[Array, 'B N H D'], key: Float[Array, 'B S K D'],
            value: Float[Array, 'B S K D'], bias: Float[Array, 'B H N S'] | None,
            mask: Bool[Array, 'B N S'], *,

@@ -5,7 +5,10 @@ import abc
 import dataclasses
 from typing import Any
 
+from flax import core
 from flax import linen as nn
+from flax.linen import partitioning
+import jax
 from jaxtyping import Array, Float, Int
 
 from spec_cascades.models import layers
@@ -15,7 +18,7 @@ from spec_cascades.models import layers
 class PackedModel(abc.ABC):
   """The part of a `LanguageModel` that its head and its layout need.
 
-  A family adds `module` (with a method `readout`), `init_params`,
+  A family adds `module` (with a method `readout`), `variables`,
   `teacher_forced`, `init` and `extend`; its `config` has `vocab_size`, `dtype`
   and `logits_via_embedding`.
   """
@@ -29,6 +32,19 @@ class PackedModel(abc.ABC):
   @abc.abstractmethod
   def module(self) -> nn.Module:
     """The linen module; cheap to make."""
+
+  @abc.abstractmethod
+  def variables(self, key: jax.Array) -> dict[str, Any]:
+    """What the module's `init` gives."""
+
+  def init_params(self, key: jax.Array) -> dict[str, Any]:
+    """Random parameters in checkpoint layout."""
+    return self.variables(key)['params']
+
+  def logical_axes(self) -> dict[str, Any]:
+    """Names of every parameter's axes, by which T5X partitions them."""
+    made = jax.eval_shape(self.variables, jax.random.key(0))
+    return core.unfreeze(partitioning.get_axis_names(made['params_axes']))
 
   def pack(self, params: dict[str, Any]) -> dict[str, Any]:
     """Checkpoint layout -> decode layout, matrices in activations' dtype."""

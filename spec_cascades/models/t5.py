@@ -14,7 +14,6 @@ import functools
 from typing import Any, Callable, Mapping
 
 from flax import linen as nn
-from flax.linen import partitioning
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
@@ -24,6 +23,7 @@ from spec_cascades import struct
 from spec_cascades import types
 from spec_cascades.models import layers
 from spec_cascades.models import packed
+from spec_cascades.models import segments
 
 ACTIVATIONS = {'relu': jax.nn.relu, 'gelu': jax.nn.gelu, 'linear': lambda x: x}
 
@@ -55,25 +55,6 @@ class T5Config:
       if name not in ACTIVATIONS:
         raise ValueError(f'Unknown activation {name!r} in mlp_activations; '
                          f'allowed: {", ".join(ACTIVATIONS)}.')
-
-
-class RelativeBias(nn.Module):
-  """Attention bias from distances; one table for all layers of a stack."""
-  config: T5Config
-  bidirectional: bool
-
-  @nn.compact
-  def __call__(self, distance: Int[Array, 'B N S']) -> Float[Array, 'B H N S']:
-    cfg = self.config
-    table = partitioning.param_with_axes(
-        'rel_embedding', nn.initializers.variance_scaling(
-            1.0, 'fan_avg', 'uniform'),
-        (cfg.num_heads, cfg.relative_buckets), jnp.float32,
-        axes=('heads', 'relpos_buckets'))
-    bucket = layers.relative_bucket(
-        distance, bidirectional=self.bidirectional,
-        buckets=cfg.relative_buckets, max_distance=cfg.relative_max_distance)
-    return jnp.moveaxis(table.T[bucket].astype(jnp.float32), -1, 1)
 
 
 class Attention(nn.Module):
@@ -200,18 +181,18 @@ class Encoder(nn.Module):
 
   def setup(self):
     cfg = self.config
-    self.relpos_bias = RelativeBias(cfg, bidirectional=True)
+    self.relpos_bias = layers.RelativeBias(
+        cfg.num_heads, cfg.relative_buckets, cfg.relative_max_distance,
+        bidirectional=True)
     self.layers = [EncoderLayer(cfg) for _ in range(cfg.num_encoder_layers)]
     self.encoder_norm = layers.RMSNorm()
     self.drop = nn.Dropout(cfg.dropout_rate, broadcast_dims=(-2,))
 
-  def __call__(self, x, visible, *, deterministic: bool = True,
+  def __call__(self, x, mask, *, deterministic: bool = True,
                remat: bool = False):
-    """Embedded inputs [B, I, E], visible [B, I] -> states [B, I, E]."""
-    b, n = visible.shape
-    i = jnp.arange(n)
+    """Embedded inputs [B, I, E], seen [B, I, I] -> states [B, I, E]."""
+    i = jnp.arange(x.shape[1])
     bias = self.relpos_bias((i[:, None] - i[None])[None])
-    mask = jnp.broadcast_to(visible[:, None], (b, n, n))
     x = self.drop(x, deterministic=deterministic)
     for layer in self.layers:
       x = layers.call(layer, x, bias, mask, remat=remat,
@@ -225,7 +206,9 @@ class Decoder(nn.Module):
 
   def setup(self):
     cfg = self.config
-    self.relpos_bias = RelativeBias(cfg, bidirectional=False)
+    self.relpos_bias = layers.RelativeBias(
+        cfg.num_heads, cfg.relative_buckets, cfg.relative_max_distance,
+        bidirectional=False)
     self.layers = [DecoderLayer(cfg) for _ in range(cfg.num_decoder_layers)]
     self.decoder_norm = layers.RMSNorm()
     self.drop = nn.Dropout(cfg.dropout_rate, broadcast_dims=(-2,))
@@ -279,7 +262,8 @@ class Transformer(nn.Module):
     self.encoder = Encoder(cfg)
     self.decoder = Decoder(cfg)
 
-  def __call__(self, inputs: Int[Array, 'B I'], shifted: Int[Array, 'B N'], *,
+  def __call__(self, inputs: Int[Array, 'B I'], shifted: Int[Array, 'B N'],
+               texts: tuple[Array, Array] | None = None, *,
                deterministic: bool = True, remat: bool = False
                ) -> Float[Array, 'B N V']:
     """Teacher-forced logits; 0 is padding in `inputs`.
@@ -287,26 +271,37 @@ class Transformer(nn.Module):
     Args:
       inputs: Encoder tokens.
       shifted: Decoder inputs: the targets moved right by one, 0 first.
+      texts: Segments of both, where rows hold several, see `segments`.
       deterministic: No dropout; otherwise give an rng named 'dropout'.
       remat: See `layers.call`; for gradients.
     """
-    encoded = self.encode(inputs, deterministic=deterministic, remat=remat)
+    sources, targets = texts or (None, None)
+    encoded = self.encode(inputs, sources, deterministic=deterministic,
+                          remat=remat)
     b, n = shifted.shape
     i = jnp.arange(n)
     distance = i[:, None] - i[None]
+    mask = jnp.broadcast_to(distance >= 0, (b, n, n))
+    cross_mask = seen(inputs, n)
+    if texts:
+      mask &= segments.same(targets, targets)
+      cross_mask &= segments.same(targets, sources)
     hidden, _ = self.decoder(
-        self.embed(shifted), distance[None],
-        jnp.broadcast_to(distance >= 0, (b, n, n)), seen(inputs, n),
-        encoded=encoded, deterministic=deterministic, remat=remat)
+        self.embed(shifted), distance[None], mask, cross_mask, encoded=encoded,
+        deterministic=deterministic, remat=remat)
     return self.readout(hidden)
 
   def embed(self, tokens):
     """Token embeddings in the activations' dtype."""
     return self.token_embedder(tokens).astype(self.config.dtype)
 
-  def encode(self, inputs: Int[Array, 'B I'], **kwargs: bool):
+  def encode(self, inputs: Int[Array, 'B I'], texts: Array | None = None,
+             **kwargs: bool):
     """Encoder states [B, I, E]; keywords are those of `Encoder`."""
-    return self.encoder(self.embed(inputs), inputs > 0, **kwargs)
+    mask = seen(inputs, inputs.shape[1])
+    if texts is not None:
+      mask &= segments.same(texts, texts)
+    return self.encoder(self.embed(inputs), mask, **kwargs)
 
   def memory(self, inputs: Int[Array, 'B I']):
     """Encodes a prompt: cross-attention keys and values of every layer."""
@@ -326,7 +321,7 @@ class Transformer(nn.Module):
 
 
 def seen(inputs: Int[Array, 'B I'], n: int) -> Bool[Array, 'B N I']:
-  """Encoder positions that each of n decoder nodes sees: not the padding."""
+  """Encoder positions that each of n nodes sees: not the padding."""
   b, width = inputs.shape
   return jnp.broadcast_to((inputs > 0)[:, None], (b, n, width))
 
@@ -347,10 +342,9 @@ class T5(packed.PackedModel):
   def module(self) -> Transformer:
     return Transformer(self.config)
 
-  def init_params(self, key: jax.Array) -> dict[str, Any]:
-    """Random parameters in checkpoint layout."""
+  def variables(self, key: jax.Array) -> dict[str, Any]:
     token = jnp.ones((1, 1), jnp.int32)
-    return self.module.init(key, token, token)['params']
+    return self.module.init(key, token, token)
 
   def teacher_forced(self, params: dict[str, Any],
                      batch: Mapping[str, Array], *,
@@ -361,14 +355,19 @@ class T5(packed.PackedModel):
     Args:
       params: Parameters in checkpoint layout.
       batch: `inputs` [B, W] that the encoder reads, 0 being padding, and
-        `targets` [B, T].
+        `targets` [B, T]; with segments of both, rows hold several texts.
       dropout: Of its noise; None: no dropout.
       remat: For a gradient in less memory, see `layers.call`.
     """
-    shifted = jnp.pad(batch['targets'][:, :-1], ((0, 0), (1, 0)))
+    targets, texts = batch['targets'], None
+    if 'target_segments' in batch:
+      texts = batch['input_segments'], batch['target_segments']
+      shifted = segments.shifted(targets, texts[1])
+    else:
+      shifted = jnp.pad(targets[:, :-1], ((0, 0), (1, 0)))
     rngs = {} if dropout is None else {'dropout': dropout}
     return self.module.apply(
-        {'params': params}, batch['inputs'], shifted,
+        {'params': params}, batch['inputs'], shifted, texts,
         deterministic=dropout is None, remat=remat, rngs=rngs)
 
   def init(self, params: Any, prompt: types.Prompt,

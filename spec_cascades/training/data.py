@@ -19,6 +19,7 @@ import numpy as np
 from spec_cascades.evaluation import asking as asking_lib
 from spec_cascades.evaluation import examples
 from spec_cascades.evaluation import text
+from spec_cascades.training import packing
 
 TARGET = '{target}'
 SPLITS = ('train', 'validation', 'test')
@@ -46,7 +47,10 @@ class ParallelText:
     target_width: Of targets, where inputs are much longer: then buckets are of
       inputs alone. Longer targets are left out.
     tokens_per_batch: Target slots of a batch, whatever its width.
-    seed: Of the order.
+    seed: Of the order, and of which pairs share a row.
+    packed: Rows are as wide as the widest bucket and hold several pairs while
+      training, see `packing`; those of an epoch that fill no batch are used,
+      too.
     more: Directories of further text, of which train.jsonl is trained on too.
     reader: Reads splits in place of a directory, such as
       `seqio_lines.SeqioLines`: called with the name of one it gives lines, and
@@ -63,6 +67,7 @@ class ParallelText:
   target_width: int | None = None
   tokens_per_batch: int = 2048
   seed: int = 0
+  packed: bool = False
   more: tuple[str, ...] = ()
   reader: Any = None
 
@@ -115,8 +120,12 @@ class ParallelText:
 
   @functools.cached_property
   def train(self) -> dict[int, dict[str, np.ndarray]]:
-    """The training split, see `bucketed`."""
-    return self.bucketed('train')
+    """The training split, see `bucketed`; `packing.packed` if it is to be."""
+    found, widest = self.bucketed('train'), max(self.buckets)
+    if not self.packed or not found:
+      return found
+    widths = widest, self._target_width(widest)
+    return {widest: packing.packed(found, widths, seed=self.seed)}
 
   def bucketed(self, split: str) -> dict[int, dict[str, np.ndarray]]:
     """Per bucket width W all pairs of a split, padded on the right.
@@ -181,8 +190,7 @@ class ParallelText:
   @functools.cached_property
   def steps_per_epoch(self) -> int:
     """Batches of the training split; ValueError if there is none."""
-    found = sum(len(x['inputs']) // self.rows(width)
-                for width, x in self.train.items())
+    found = sum(self._batches(width) for width in self.train)
     if not found:
       sizes = ', '.join(f'{len(x["inputs"])} of {width}'
                         for width, x in self.train.items()) or 'none'
@@ -192,19 +200,26 @@ class ParallelText:
           'tokens_per_batch, or more text.')
     return found
 
+  def _batches(self, width: int) -> int:
+    """Of an epoch; a last one is filled up if pairs are packed."""
+    count, rows = len(self.train[width]['inputs']), self.rows(width)
+    return -(-(count - 1) // rows) if self.packed else count // rows
+
   @functools.lru_cache(maxsize=2)
   def _plan(self, epoch: int) -> list[tuple[int, np.ndarray]]:
     """The batches of an epoch: widths and rows."""
     rng = np.random.default_rng((self.seed, epoch))
     plan = []
     for width, arrays in self.train.items():
-      count, rows = len(arrays['inputs']), self.rows(width)
-      order, whole = rng.permutation(count), count // rows * rows
-      plan += [(width, part) for part in order[:whole].reshape(-1, rows)]
+      rows, whole = self.rows(width), self._batches(width) * self.rows(width)
+      # Of packed rows the last holds nothing: it fills up a batch.
+      order = rng.permutation(len(arrays['inputs']) - self.packed)[:whole]
+      order = np.pad(order, (0, whole - len(order)), constant_values=-1)
+      plan += [(width, part) for part in order.reshape(-1, rows)]
     return [plan[i] for i in rng.permutation(len(plan))]
 
   def batch(self, step: int) -> dict[str, np.ndarray]:
-    """Some rows of a bucket, see `bucketed`: those of a step."""
+    """Some rows of a bucket, see `train`: those of a step."""
     epoch, i = divmod(step, self.steps_per_epoch)
     width, rows = self._plan(epoch)[i]
     return {name: x[rows] for name, x in self.train[width].items()}
@@ -213,10 +228,12 @@ class ParallelText:
     """The batch of a step, in words."""
     epoch, i = divmod(step, self.steps_per_epoch)
     width, rows = self._plan(epoch)[i]
-    first = self.train[width]
-    text = self.vocabulary.decode(
-        first['inputs'][rows[0], :first['input_lengths'][rows[0]]].tolist())
-    return (f'batch {i} of epoch {epoch}, {len(rows)} pairs of up to {width} '
+    arrays, first = self.train[width], rows[0]
+    what, length = 'rows of pairs' if self.packed else 'pairs', (
+        (arrays['input_segments'][first] == 1).sum() if self.packed
+        else arrays['input_lengths'][first])
+    text = self.vocabulary.decode(arrays['inputs'][first, :length].tolist())
+    return (f'batch {i} of epoch {epoch}, {len(rows)} {what} of up to {width} '
             f'tokens, the first {text[:60]!r}')
 
 

@@ -8,6 +8,7 @@ import functools
 import pathlib
 import shutil
 import signal
+import time
 from typing import Any, Callable
 
 import jax
@@ -23,6 +24,7 @@ from spec_cascades.training import optimizers
 from spec_cascades.training import policies
 from spec_cascades.training import progress as progress_lib
 from spec_cascades.training import quality
+from spec_cascades.training import sharding
 from spec_cascades.training import start
 from spec_cascades.training import train_step
 
@@ -97,6 +99,8 @@ class Run:
     decay: Of the rate after its warm-up: `optimizers.rsqrt`, say.
     freeze: Regular expressions; parameters whose path one of them matches stay
       as they are: ('token_embedder/',).
+    mesh: Devices that batches are split over, and parameters, see `sharding`.
+      A run may go on on another mesh.
   """
   lm: Any
   corpus: data_lib.ParallelText
@@ -109,6 +113,7 @@ class Run:
   optimizer: Callable[..., Any] = optimizers.adafactor
   decay: Callable[..., Any] = optimizers.rsqrt
   freeze: tuple[str, ...] = ()
+  mesh: tuple[int, int] = (1, 1)
 
 
 def train(run: Run, *, log: Callable[[str], None] = print
@@ -124,11 +129,12 @@ def train(run: Run, *, log: Callable[[str], None] = print
 
   Raises:
     ValueError: Texts that the model can't be trained on, weights or a
-      teacher that don't fit it, a loss that is not finite, a checkpoint that
-      can't be read or written.
+      teacher that don't fit it, a mesh that there is not, a loss that is not
+      finite, a checkpoint that can't be read or written.
   """
   corpus, recipe = run.corpus, run.recipe
   start.check(run.lm, corpus, recipe.max_length)
+  sharding.mesh(run.mesh, run.lm)
   corpus.batch(0)                      # there is one, or this says why not
   check.interval('accumulate', recipe.accumulate, 1, 10**6, whole=True)
   if recipe.tensorboard:
@@ -137,6 +143,11 @@ def train(run: Run, *, log: Callable[[str], None] = print
     raise ValueError(f'Got on_policy with a share of {run.on_policy.share} and '
                      'no teacher: a model learns nothing from what it wrote '
                      'itself. Give a teacher.')
+  if run.on_policy.share and corpus.packed:
+    raise ValueError(f'Got on_policy with a share of {run.on_policy.share} and '
+                     'packed texts: a student writes one text a row. Set '
+                     'data.ParallelText.packed or policies.OnPolicy.share to '
+                     '0.')
   optimizer = _optimizer(run)
   teacher, guide = _teacher(run)
   folder = pathlib.Path(run.model_dir).expanduser().absolute()
@@ -166,28 +177,31 @@ def _optimizer(run):
 
 def _start(run, update, saves, log):
   """The newest checkpoint of this run, or a fresh state."""
-  key = jax.random.key(run.recipe.seed)
+  key, mesh = jax.random.key(run.recipe.seed), sharding.mesh(run.mesh)
   fresh = lambda: update.init(run.lm.init_params(key))
   newest = saves.latest_step()
   if newest is not None:
     log(f'resuming at step {newest}')
-    like = ocp.args.StandardRestore(jax.eval_shape(fresh))
+    like = ocp.args.StandardRestore(
+        sharding.like(run.lm, jax.eval_shape(fresh), mesh))
     with _explained(f'The checkpoint of step {newest} in {saves.directory} '
                     "can't be read", 'if it is damaged, delete it; the same '
                     'command goes on from the one before it'):
       return saves.restore(newest, args=like)
   if run.init_from is None:
-    return fresh()
+    return sharding.place(run.lm, fresh(), mesh)
   log(f'starting from {run.init_from}')
-  return update.init(start.params(run.init_from, run.lm, key))
+  state = update.init(start.params(run.init_from, run.lm, key))
+  return sharding.place(run.lm, state, mesh)
 
 
 def _teacher(run):
-  """The teacher and its parameters, on the device once; None without one."""
+  """The teacher and its parameters, on the devices once; None without one."""
   if run.teacher is None:
     return None, None
   lm, params = start.teacher(run.teacher, run.lm, run.corpus.vocabulary)
-  return lm, jax.device_put(params)
+  mesh = sharding.mesh(run.mesh, lm)
+  return lm, jax.device_put(params, sharding.params(lm, mesh))
 
 
 def saved(state: Any) -> ocp.args.StandardSave:
@@ -214,53 +228,105 @@ class _Terminated:
     self.received = True
 
 
+class Steps:
+  """Updates one after the other, of which the device is AHEAD at most behind.
+
+  Attributes:
+    state: After the last step.
+    step: How many there were.
+    waited: Seconds of making batches at whose end the device was idle.
+
+  Args:
+    run: What to do.
+    update: Its update.
+    state: To begin with, where it is to stay.
+    teacher: Parameters of the teacher, if there is one.
+    progress: Is told of every step.
+    saved: Returns the step of the newest checkpoint.
+  """
+
+  def __init__(self, run: Run, update: train_step.Update,
+               state: train_step.TrainState, teacher: Any,
+               progress: progress_lib.Progress,
+               saved: Callable[[], int | None] = lambda: None):
+    self.state, self.step, self.waited = state, int(state.step), 0.0
+    self._run, self._teacher, self._progress = run, teacher, progress
+    self._mesh = sharding.mesh(run.mesh)
+    where = jax.tree.map(lambda x: x.sharding, state)
+    self._update = jax.jit(update, donate_argnums=0,
+                           out_shardings=(where, None))
+    self._saved, self._pending = saved, collections.deque()
+
+  def advance(self) -> None:
+    """Makes a step, and a line where one is due."""
+    run = self._run
+    batch = run.on_policy(self._batch(), run.lm, self.state.params, self.step,
+                          end=run.corpus.end)
+    self.state, metrics = self._update(
+        self.state, sharding.batch(batch, self._mesh), self._teacher)
+    self.step += 1
+    self._pending.append((self.step, metrics))
+    self.settle(AHEAD)
+    if self.due(run.recipe.log_every):
+      self.settle()
+      self._progress.report(self.step)
+
+  def settle(self, most: int = 0) -> None:
+    """Waits until `most` steps are under way; looks at those that are done.
+
+    Raises:
+      ValueError: What one gave is not finite.
+    """
+    while len(self._pending) > most:
+      at, metrics = self._pending.popleft()
+      self._progress.add(
+          at, jax.device_get(metrics),
+          functools.partial(self._run.corpus.where, at - 1), self._saved())
+
+  def due(self, every: int) -> bool:
+    """Whether what comes every so many steps, and at the end, comes now."""
+    return self.step % every == 0 or self.step == self._run.recipe.steps
+
+  def _batch(self):
+    began = time.perf_counter()
+    batch = self._run.corpus.batch(self.step)
+    if not self._pending or self._pending[-1][1]['loss'].is_ready():
+      self.waited += time.perf_counter() - began
+    return batch
+
+
 def _run(run, update, state, teacher, saves, progress):
   corpus, recipe = run.corpus, run.recipe
   terminated = _Terminated()
-  step_fn = jax.jit(update, donate_argnums=0)
   score = quality.Validation(
       update, corpus, metric=recipe.metric, sentences=recipe.eval_sentences,
       batch=recipe.eval_batch, max_length=recipe.max_length,
       gamma=recipe.gamma)
-  step, pending = int(state.step), collections.deque()
-
-  def settle(most=0):
-    """Waits until `most` steps are under way; looks at those that are done."""
-    while len(pending) > most:
-      at, metrics = pending.popleft()
-      progress.add(at, jax.device_get(metrics),
-                   functools.partial(corpus.where, at - 1), saves.latest_step())
+  steps = Steps(run, update, state, teacher, progress, saves.latest_step)
 
   def save():
-    settle()                            # nothing that is not finite is kept
+    steps.settle()                      # nothing that is not finite is kept
+    step = steps.step
     with _explained(f'The checkpoint of step {step} in {saves.directory} '
                     "can't be written", 'those before it are whole. Make room, '
                     'and the same command goes on from there'):
       # An error of the one before, written meanwhile, shows here, too.
       if saves.latest_step() != step:
-        _check_room(saves.directory, state)
-        saves.save(step, args=saved(state))
+        _check_room(saves.directory, steps.state)
+        saves.save(step, args=saved(steps.state))
       if step == recipe.steps or terminated.received:
         saves.wait_until_finished()
 
-  while step < recipe.steps and not terminated.received:
-    batch = run.on_policy(corpus.batch(step), run.lm, state.params, step,
-                          end=corpus.end)
-    state, metrics = step_fn(state, batch, teacher)
-    step += 1
-    pending.append((step, metrics))
-    settle(AHEAD)
-    if step % recipe.log_every == 0 or step == recipe.steps:
-      settle()
-      progress.report(step)
-    if step % recipe.eval_every == 0 or step == recipe.steps:
-      settle()
+  while steps.step < recipe.steps and not terminated.received:
+    steps.advance()
+    if steps.due(recipe.eval_every):
+      steps.settle()
       with progress.paused():
-        progress.found(step, *score(state.params, teacher))
-    if step % recipe.save_every == 0:
+        progress.found(steps.step, *score(steps.state.params, teacher))
+    if steps.step % recipe.save_every == 0:
       save()
   save()
-  return state
+  return steps.state
 
 
 def _check_room(folder, state):

@@ -1,0 +1,243 @@
+"""Training on meshes of 8 devices is training on one.
+
+It runs in a process of its own, where the CPU counts as 8 devices. Losses and
+parameters agree with those of one device to 1e-5 of their size: sums over
+devices are float32 sums in another order.
+"""
+import dataclasses
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+from flax import traverse_util
+import jax
+import numpy as np
+import pytest
+
+import tinypair
+from spec_cascades.evaluation import text
+from spec_cascades.models import gemma
+from spec_cascades.models import t5
+from spec_cascades.training import data
+from spec_cascades.training import loop
+from spec_cascades.training import optimizers
+from spec_cascades.training import progress
+from spec_cascades.training import sharding
+from spec_cascades.training import start
+from spec_cascades.training import train_step
+from tests.models import tiny
+from training.data_test import write_corpus
+from training.runs import SIZES, recipe
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+FLAGS = '--xla_force_host_platform_device_count=8'
+ONE, OURS = (1, 1), (2, 4)
+NEAR = 1e-5
+T5 = t5.T5(t5.T5Config(**{**SIZES, 'num_heads': 8, 'head_dim': 2}))
+# Keys and values of one head: they are cut within it.
+GEMMA = gemma.Gemma(dataclasses.replace(
+    tiny.LMS['gemma3'].config, vocab_size=tinypair.PIECES, num_heads=8,
+    num_kv_heads=1, head_dim=8, num_layers=1, windows=(0,)))
+
+
+def run_of(directory, mesh, lm=T5, **changes):
+  """Of texts in `directory`; 10 rows a batch, which 8 does not divide."""
+  words = text.Vocabulary(str(directory / f'{tinypair.PIECES}.model'))
+  corpus = data.ParallelText(str(directory), words, buckets=(48,),
+                             tokens_per_batch=480, packed=True)
+  numbers = recipe(**{**dict(steps=6, save_every=2, eval_every=9, log_every=1,
+                             eval_sentences=1, eval_batch=1, max_length=3),
+                      **changes})
+  return loop.Run(lm, corpus, str(directory / 'run'), numbers, mesh=mesh,
+                  optimizer=optimizers.adamw)
+
+
+def steps_of(run, count=3):
+  """Losses of the first steps, and the state behind them."""
+  update = train_step.Update(run.lm, run.optimizer(.01))
+  state = sharding.place(
+      run.lm, update.init(run.lm.init_params(jax.random.key(0))),
+      sharding.mesh(run.mesh, run.lm))
+  folder, found = pathlib.Path(run.model_dir), []
+  folder.mkdir(exist_ok=True)
+  with progress.Progress(folder, [].append, total=9, tensorboard=False) as said:
+    steps = loop.Steps(run, update, state, None, said)
+    said.add = lambda at, metrics, *rest: found.append(float(metrics['loss']))
+    for _ in range(count):
+      steps.advance()
+    steps.settle()
+  return found, steps.state
+
+
+def laid(state):
+  """How each parameter, and what AdamW keeps for it, is cut up."""
+  out = {}
+  for path, x in jax.tree_util.tree_leaves_with_path(state):
+    shard, = {s.data.shape for s in x.addressable_shards}
+    spec = [str(axis) for axis in x.sharding.spec]
+    out[optimizers.name(path)] = (list(x.shape), list(shard), spec)
+  return out
+
+
+def apart(some, others):
+  """The largest difference of two trees, relative to their largest entry."""
+  some, others = (jax.tree.map(np.asarray, x) for x in (some, others))
+  scale = max(np.abs(x).max() for x in jax.tree.leaves(some))
+  return float(max(jax.tree.leaves(jax.tree.map(
+      lambda a, b: np.abs(a - b).max() / scale, some, others))))
+
+
+class Killed(Exception):
+  pass
+
+
+def broken_off(directory, mesh, then):
+  """Dies in step 4, behind a checkpoint; the same call goes on."""
+  def dies(line):
+    if line.startswith('step 4/'):
+      raise Killed
+  try:
+    loop.train(run_of(directory, mesh), log=dies)
+  except Killed:
+    lines = []
+    state = loop.train(run_of(directory, then), log=lines.append)
+    return lines[0], state
+  return 'was not killed', None
+
+
+def resumed(directory):
+  """A whole run, one that died, and one that went on on another mesh."""
+  places = [directory / name for name in ('whole', 'same', 'other')]
+  for place in places:
+    place.mkdir()
+    for path in directory.glob('*.*'):
+      (place / path.name).symlink_to(path)
+  want = loop.train(run_of(places[0], OURS), log=lambda line: None)
+  said, same = broken_off(places[1], OURS, OURS)
+  equal = jax.tree.map(lambda a, b: bool(
+      (np.asarray(a) == np.asarray(b)).all()), want, same)
+  told, other = broken_off(places[2], ONE, OURS)
+  return dict(said=[said, told], bitwise=all(jax.tree.leaves(equal)),
+              laid=laid(same) == laid(want) == laid(other),
+              other=apart(want.params, other.params),
+              read=apart(want.params, start.restore(places[1] / 'run')[0]))
+
+
+def refused(directory):
+  """What is said of meshes that can't be, before a model is made."""
+  out = []
+  for mesh, lm in (((3, 4), T5), ((1, 0), T5), ((8,), T5), ((2, 3), T5),
+                   ((1, 5), GEMMA)):
+    try:
+      loop.train(run_of(directory, mesh, lm))
+    except ValueError as error:
+      out.append(str(error))
+  return out
+
+
+def stepped(directory, lm, meshes):
+  """Losses on each mesh, how far parameters are apart, and how they lie."""
+  found = [steps_of(run_of(directory, mesh, lm)) for mesh in (ONE, *meshes)]
+  return dict(losses=[losses for losses, _ in found],
+              apart=[apart(found[0][1].params, x.params) for _, x in found],
+              laid=laid(found[-1][1]))
+
+
+def main():
+  jax.config.update('jax_numpy_rank_promotion', 'raise')
+  directory, part = pathlib.Path(sys.argv[1]), sys.argv[2]
+  if part == 'quick':
+    found = dict(t5=stepped(directory, T5, ((8, 1), (1, 8), OURS)),
+                 refused=refused(directory))
+  else:
+    found = dict(gemma=stepped(directory, GEMMA, (OURS,)),
+                 resumed=resumed(directory))
+  print(json.dumps(found))
+
+
+def in_a_process(directory, part):
+  """What `main` finds, where there are 8 devices."""
+  write_corpus(directory)
+  tinypair.make_vocabulary(directory)
+  flags = os.environ.get('XLA_FLAGS', '')
+  done = subprocess.run(
+      [sys.executable, '-c', 'from training import sharding_test as t; '
+       't.main()', str(directory), part],
+      cwd=ROOT, capture_output=True, text=True, check=False, env=dict(
+          os.environ, PYTHONPATH=f'{ROOT}{os.pathsep}{ROOT / "tests"}',
+          JAX_PLATFORMS='cpu', XLA_FLAGS=f'{flags} {FLAGS}'))
+  assert done.returncode == 0, done.stderr
+  return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope='module')
+def quick(tmp_path_factory):
+  return in_a_process(tmp_path_factory.mktemp('quick'), 'quick')
+
+
+@pytest.fixture(scope='module')
+def thorough(tmp_path_factory):
+  return in_a_process(tmp_path_factory.mktemp('thorough'), 'thorough')
+
+
+def check_losses(found, meshes):
+  """With dropout, on packed rows; the same noise falls on the same rows."""
+  one, *others = found['losses']
+  assert one[0] > one[1] > one[2] > 1 and len(others) == meshes
+  for losses in others:
+    np.testing.assert_allclose(losses, one, rtol=NEAR)
+  print(found['apart'])
+  assert max(found['apart']) < NEAR
+
+
+def check_shards(laid, lm):
+  """Cut by logical axes: every parameter, and Adam's two moments of it."""
+  rules = dict(sharding.RULES)
+  axes = traverse_util.flatten_dict(lm.logical_axes(), sep='/')
+  cut = 0
+  for path, (shape, shard, spec) in laid.items():
+    parameter = next((x for x in axes if path.endswith('/' + x)), None)
+    if parameter is None:
+      assert shape == shard == []                    # counts of steps
+      continue
+    want = [rules.get(axis) for axis in axes[parameter]]
+    assert shard == [n // OURS[1] if on else n for n, on in zip(shape, want)]
+    assert spec == [str(x) for x in want]
+    cut += 'model' in want
+  matrices = sum('model' in [rules.get(axis) for axis in x]
+                 for x in axes.values())
+  assert cut == 3 * matrices and matrices > 6
+
+
+def test_losses_and_parameters_do_not_depend_on_the_mesh(quick):
+  check_losses(quick['t5'], 3)
+
+
+def test_parameters_and_moments_are_cut_by_their_logical_axes(quick):
+  check_shards(quick['t5']['laid'], T5)
+
+
+@pytest.mark.slow
+def test_a_decoder_is_trained_on_a_mesh(thorough):
+  check_losses(thorough['gemma'], 1)
+  check_shards(thorough['gemma']['laid'], GEMMA)
+
+
+@pytest.mark.slow
+def test_a_run_that_died_goes_on_bitwise_and_on_another_mesh(thorough):
+  got = thorough['resumed']
+  assert got['said'] == ['resuming at step 2'] * 2
+  assert got['bitwise'] and got['laid'] and got['read'] == 0
+  assert got['other'] < NEAR
+
+
+def test_a_mesh_that_can_not_be_is_refused(quick):
+  many, none, one, heads, decoder = quick['refused']
+  assert 'mesh=(3, 4), which takes 12 devices; there are 8' in many
+  assert 'model of mesh' in none
+  assert 'allowed: (data, model)' in one
+  assert '3 does not divide' in heads and 'heads (8)' in heads
+  assert 'vocab (512)' in heads and 'of a T5' in heads
+  assert '5 does not divide' in decoder and 'heads (8)' in decoder
