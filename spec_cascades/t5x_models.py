@@ -20,7 +20,7 @@ from flax import core
 from flax import traverse_util
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int, UInt32
+from jaxtyping import Array, Int
 import numpy as np
 from t5x import losses as t5x_losses
 from t5x import models
@@ -210,11 +210,11 @@ def lm_of(module: Any) -> t5.T5:
   return t5.T5(t5.T5Config(**config))
 
 
-def fingerprints(inputs: Int[Array, 'B I']) -> UInt32[Array, 'B']:
+def fingerprints(inputs: Int[Array, 'B I']) -> Int[Array, 'B']:
   """A number for each row of tokens, whatever its padding."""
   powers = np.cumprod(np.full(inputs.shape[1], 0x9E3779B1, np.uint32),
                       dtype=np.uint32)
-  return (inputs.astype(jnp.uint32) * powers).sum(1, dtype=jnp.uint32)
+  return (inputs * powers.view(np.int32)).sum(1, dtype=jnp.int32)
 
 
 @dataclasses.dataclass(frozen=True)

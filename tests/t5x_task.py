@@ -16,7 +16,7 @@ SPLITS = ('train', 'validation', 'test')
 def dataset(split, shuffle_files, seed=None):
   del split, shuffle_files, seed
   return tf.data.Dataset.from_tensor_slices(
-      dict(inputs=TEXTS, targets=[text[::-1] for text in TEXTS]))
+      dict(inputs=list(TEXTS), targets=[text[::-1] for text in TEXTS]))
 
 
 def tokens_per_call(targets, predictions, aux_values):
