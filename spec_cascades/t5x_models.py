@@ -203,7 +203,8 @@ def lm_of(module: Any) -> t5.T5:
   given = getattr(module, 'config', None)
   config = {name: getattr(given, name) for name in known
             if hasattr(given, name)}
-  if not {'num_decoder_layers', 'head_dim', 'dtype'} <= set(config):
+  scanned = getattr(given, 'scan_layers', False)
+  if scanned or not {'num_decoder_layers', 'head_dim', 'dtype'} <= set(config):
     raise ValueError(f'Got the module {type(module).__name__}; allowed: the '
                      "Transformer of T5X's minimal T5, with its T5Config.")
   config['dtype'] = jnp.dtype(config['dtype']).name

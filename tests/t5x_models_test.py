@@ -19,6 +19,7 @@ from t5x import partitioning  # noqa: E402
 from t5x import trainer  # noqa: E402
 from t5x import train_state  # noqa: E402
 from t5x import utils  # noqa: E402
+from t5x.examples.scalable_t5 import network as scalable  # noqa: E402
 from t5x.examples.t5 import network  # noqa: E402
 
 from spec_cascades import checkpoints  # noqa: E402
@@ -130,8 +131,8 @@ def test_some_rows_end_before_the_others():
 SLOW = pytest.mark.slow
 
 
-@pytest.mark.parametrize('drafter', ['chain', 'ngram', *(
-    pytest.param(x, marks=SLOW) for x in ('tree', 'skip', 'null'))])
+@pytest.mark.parametrize('drafter', ['chain', *(
+    pytest.param(x, marks=SLOW) for x in ('tree', 'ngram', 'skip', 'null'))])
 def test_lossless_greedy_tokens_are_t5x_own_of_the_verifier(drafter):
   tokens, aux = predict(make(drafter=drafter), batch())
   np.testing.assert_array_equal(tokens, greedy_of_t5x())
@@ -274,6 +275,17 @@ def test_checkpoints_hold_the_drafter_and_are_restored_with_the_verifier(
       back.state_dict()), jax.device_get(state.state_dict()))
 
 
+def test_the_verifier_is_sharded_like_any_model():
+  model = distilling()
+  start = utils.TrainStateInitializer(
+      model.optimizer_def, model.get_initial_variables, SHAPES,
+      partitioning.PjitPartitioner(num_partitions=1))
+  axes = start.train_state_axes.flax_mutables[t5x_models.VERIFIER]
+  mlp = axes['decoder']['layers_1']['mlp']
+  assert mlp['wo']['kernel'] == jax.sharding.PartitionSpec('model', None)
+  assert mlp['wi_0']['kernel'] == jax.sharding.PartitionSpec(None, 'model')
+
+
 def test_a_verifier_of_another_size_is_refused(tmp_path):
   small = t5x_format.save(tmp_path, parameters()[1])
   wanted = {t5x_models.MUTABLES: {t5x_models.VERIFIER: parameters()[0]}}
@@ -299,5 +311,8 @@ def test_modules_that_do_not_fit_are_refused():
     t5x_models.SpeculativeModel(module(1, vocab_size=32), LARGE, **common())
   with pytest.raises(ValueError, match='Got the module RelativeBias'):
     t5x_models.lm_of(t5.RelativeBias(None, True))
+  stacked = scalable.Transformer(scalable.T5Config(vocab_size=tiny.VOCAB))
+  with pytest.raises(ValueError, match='Got the module Transformer'):
+    t5x_models.lm_of(stacked)
   with pytest.raises(ValueError, match='allowed: 0'):
     distilling(label_smoothing=0.1)
