@@ -8,7 +8,8 @@ Orbax writes under checkpoint_NNNN/state, is read too.
 
 There is no configuration: T5Config comes from the shapes, and from a
 config.json (fields of `T5Config`) or model.gin beside the arrays or the
-checkpoint directory. Of a gin file only literals bound to T5Config are read.
+checkpoint directory. Of a gin file only literals bound to T5Config are read,
+by themselves or as macros.
 
 Reference: google-research/t5x, t5x/checkpoints.py
 """
@@ -41,9 +42,11 @@ OVERRIDE, GIN = 'config.json', ('model.gin', 'config.gin')
 CHUNK_BYTES, WRITERS = 2**26, 8
 # Bindings of T5X's T5Config that are the caller's choice here, or not ours.
 UNUSED = ('dtype', 'dropout_rate', 'float32_attention_logits')
-BLOCK = re.compile(r'(?:[\w./]*[./])?T5Config:\s*$')
-BINDING = re.compile(r'(?:[\w./]*[./])?T5Config\.(\w+)\s*=\s*(.*)', re.DOTALL)
+SELECTOR = r'((?:[\w.]+/)*)(?:[\w.]+\.)?T5Config'       # scopes first
+BLOCK = re.compile(SELECTOR + r':\s*$')
+BINDING = re.compile(SELECTOR + r'\.(\w+)\s*=\s*(.*)', re.DOTALL)
 FIELD = re.compile(r'\s+(\w+)\s*=\s*(.*)', re.DOTALL)
+MACRO = re.compile(r'(\w+)\s*=\s*(.*)', re.DOTALL)
 
 log = logging.getLogger(__name__)
 
@@ -258,33 +261,44 @@ def _override(folder) -> tuple[pathlib.Path, dict[str, Any]]:
 
 
 def _gin(path: pathlib.Path) -> dict[str, Any]:
-  """Literals that a gin file binds to T5Config; nothing of it is run."""
+  """Literals that a gin file binds to T5Config; nothing of it is run.
+
+  A run of T5X may have more than one T5Config, in scopes. What they don't
+  agree on is left to the shapes.
+  """
   known = {f.name for f in dataclasses.fields(t5.T5Config)} - {*UNUSED}
   out = {}
   with loading.readable(path, *stores.ERRORS):
-    bindings = list(_bindings(path.read_text(encoding='utf-8')))
-  for name, value in bindings:
+    macros, bindings = _bindings(path.read_text(encoding='utf-8'))
+  for (scope, name), given in bindings.items():
     if name in known:
+      value = macros.get(given.removeprefix('%'), given)
       try:
-        out[name] = ast.literal_eval(value.strip())
+        out.setdefault(name, {})[scope] = ast.literal_eval(value)
       except (*stores.ERRORS, SyntaxError):
-        raise ValueError(f'{path} binds T5Config.{name} to {value.strip()!r}; '
+        raise ValueError(f'{path} binds T5Config.{name} to {value!r}; '
                          'only literals are read. Write it out.') from None
-  return out
+  return {name: value for name, (value, *others) in (
+      (name, found.values()) for name, found in out.items())
+          if all(x == value for x in others)}
 
 
-def _bindings(content: str) -> Iterator[tuple[str, str]]:
-  """Names and values of bindings to T5Config, in a block or one by one."""
-  inside = False
+def _bindings(content: str) -> tuple[dict[str, str],
+                                     dict[tuple[str, str], str]]:
+  """Macros, and what T5Config is bound to: by (scope, field), as written."""
+  macros, found, scope = {}, {}, None
   for line in _statements(content):
-    if BLOCK.match(line):
-      inside = True
+    if match := BLOCK.match(line):
+      scope = match[1]
     elif match := BINDING.match(line):
-      yield match[1], match[2]
-    elif inside and (match := FIELD.match(line)):
-      yield match[1], match[2]
+      found[match[1], match[2]] = match[3].strip()
+    elif match := MACRO.match(line):
+      scope, macros[match[1]] = None, match[2].strip()
+    elif scope is not None and (match := FIELD.match(line)):
+      found[scope, match[1]] = match[2].strip()
     elif line.strip():
-      inside = False
+      scope = None
+  return macros, found
 
 
 def _statements(content: str) -> Iterator[str]:

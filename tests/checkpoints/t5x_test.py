@@ -222,6 +222,27 @@ x/network.T5Config.relative_max_distance = 99
     checkpoints.load(copy)
 
 
+def test_the_gin_file_of_a_run_has_macros_and_scopes(copy):
+  """T5X writes what it was configured with, of all models, as config.gin."""
+  cfg = SMALL.config
+  (copy.parent / 'config.gin').write_text(f'''
+VOCAB_SIZE = {cfg.vocab_size}
+DISTANCE = 99
+# Parameters for network.T5Config:
+network.T5Config.vocab_size = %VOCAB_SIZE
+network.T5Config.relative_max_distance = %DISTANCE
+network.T5Config.mlp_activations = ('relu', 'linear')
+drafter/network.T5Config.emb_dim = {cfg.emb_dim}
+verifier/network.T5Config:
+  emb_dim = 4096
+  num_heads = {cfg.num_heads}
+  mlp_activations = ('gelu', 'linear')
+OTHER.emb_dim = 7
+''')
+  assert t5x.source(copy).lm.config == dataclasses.replace(
+      cfg, relative_max_distance=99)
+
+
 def test_t5x_restores_ours_and_we_load_theirs(tmp_path):
   library = pytest.importorskip(
       't5x.checkpoints', reason='T5X is not installed (not on the index)')
