@@ -11,6 +11,7 @@ import signal
 from typing import Any, Callable
 
 import jax
+import numpy as np
 import orbax.checkpoint as ocp
 
 from spec_cascades import check
@@ -19,6 +20,7 @@ from spec_cascades.checkpoints import orbax
 from spec_cascades.evaluation import tensorboard
 from spec_cascades.training import data as data_lib
 from spec_cascades.training import losses
+from spec_cascades.training import online as online_lib
 from spec_cascades.training import optimizers
 from spec_cascades.training import policies
 from spec_cascades.training import progress as progress_lib
@@ -93,6 +95,9 @@ class Run:
       its predictions.
     distillation: What is minimised with a teacher.
     on_policy: Which batches have targets that the student writes.
+    online: Serves the corpus's inputs with the student as the teacher's
+      drafter, and trains it on what was rejected; a step is then `every`
+      requests and one update.
     optimizer: From a learning rate to an optimiser, see `optimizers`.
     decay: Of the rate after its warm-up: `optimizers.rsqrt`, say.
     freeze: Regular expressions; parameters whose path one of them matches stay
@@ -106,6 +111,7 @@ class Run:
   teacher: str | None = None
   distillation: losses.Distillation = losses.Distillation()
   on_policy: policies.OnPolicy = policies.OnPolicy()
+  online: online_lib.Online | None = None
   optimizer: Callable[..., Any] = optimizers.adafactor
   decay: Callable[..., Any] = optimizers.rsqrt
   freeze: tuple[str, ...] = ()
@@ -129,14 +135,12 @@ def train(run: Run, *, log: Callable[[str], None] = print
   """
   corpus, recipe = run.corpus, run.recipe
   start.check(run.lm, corpus, recipe.max_length)
-  corpus.batch(0)                      # there is one, or this says why not
+  if run.online is None:
+    corpus.batch(0)                    # there is one, or this says why not
   check.interval('accumulate', recipe.accumulate, 1, 10**6, whole=True)
   if recipe.tensorboard:
     tensorboard.check()
-  if run.on_policy.share and run.teacher is None:
-    raise ValueError(f'Got on_policy with a share of {run.on_policy.share} and '
-                     'no teacher: a model learns nothing from what it wrote '
-                     'itself. Give a teacher.')
+  _check_texts(run)
   optimizer = _optimizer(run)
   teacher, guide = _teacher(run)
   folder = pathlib.Path(run.model_dir).expanduser().absolute()
@@ -145,13 +149,66 @@ def train(run: Run, *, log: Callable[[str], None] = print
       run.lm, optimizer, seed=recipe.seed, teacher=teacher,
       distillation=run.distillation, accumulate=recipe.accumulate,
       remat=recipe.remat)
+  lessons = _lessons(run, update, guide)
   options = ocp.CheckpointManagerOptions(max_to_keep=recipe.keep)
   with ocp.CheckpointManager(folder / start.SAVES, options=options) as saves:
-    state = _start(run, update, saves, log)
+    state, memory = _start(run, update, saves, lessons.fresh(), log)
     orbax.describe(folder, run.lm, converting.files_of(corpus.vocabulary))
     with progress_lib.Progress(folder, log, total=recipe.steps,
                                tensorboard=recipe.tensorboard) as progress:
-      return _run(run, update, state, guide, saves, progress)
+      return _run(run, update, state, memory, lessons, guide, saves, progress)
+
+
+def _check_texts(run):
+  """Refuses texts of the student's own that nobody judges."""
+  share = run.on_policy.share
+  if run.teacher is None and share:
+    raise ValueError(f'Got on_policy with a share of {share} and no teacher: a '
+                     'model learns nothing from what it wrote itself. Give a '
+                     'teacher.')
+  if run.online is None:
+    return
+  if run.teacher is None:
+    raise ValueError('Got online and no teacher, which is the verifier that '
+                     'the model drafts for. Give a teacher.')
+  if share:
+    raise ValueError(f'Got online and on_policy with a share of {share}; '
+                     'allowed: one of them. Leave out on_policy.')
+
+
+def _lessons(run, update, guide):
+  """What is trained on, and how it is measured."""
+  if run.online is None:
+    return _Offline(run, update)
+  return online_lib.Session(run.online, update, guide, run.corpus,
+                            steps=run.recipe.steps,
+                            max_length=run.recipe.max_length)
+
+
+class _Offline:
+  """Batches of a corpus, evaluated on its validation split."""
+
+  def __init__(self, run: Run, update: train_step.Update):
+    recipe = run.recipe
+    self._run, self.where = run, run.corpus.where
+    self._score = quality.Validation(
+        update, run.corpus, metric=recipe.metric,
+        sentences=recipe.eval_sentences, batch=recipe.eval_batch,
+        max_length=recipe.max_length, gamma=recipe.gamma)
+
+  def fresh(self) -> None:
+    """A batch depends on nothing but its step."""
+
+  def batch(self, step: int, params: Any, memory: None) -> tuple[Any, None]:
+    """The batch of a step, some of them in the student's own words."""
+    run = self._run
+    return run.on_policy(run.corpus.batch(step), run.lm, params, step,
+                         end=run.corpus.end), memory
+
+  def score(self, params: Any, teacher: Any, memory: None):
+    """See `quality.Validation`."""
+    del memory
+    return self._score(params, teacher)
 
 
 def _optimizer(run):
@@ -164,22 +221,39 @@ def _optimizer(run):
   return optimizers.frozen(run.optimizer(rate), run.freeze, shapes)
 
 
-def _start(run, update, saves, log):
-  """The newest checkpoint of this run, or a fresh state."""
+def _start(run, update, saves, memory, log):
+  """The newest checkpoint of this run, or a fresh state; and the memory."""
   key = jax.random.key(run.recipe.seed)
   fresh = lambda: update.init(run.lm.init_params(key))
   newest = saves.latest_step()
   if newest is not None:
     log(f'resuming at step {newest}')
-    like = ocp.args.StandardRestore(jax.eval_shape(fresh))
+    like = _whole(jax.eval_shape(fresh), memory)
     with _explained(f'The checkpoint of step {newest} in {saves.directory} '
                     "can't be read", 'if it is damaged, delete it; the same '
                     'command goes on from the one before it'):
-      return saves.restore(newest, args=like)
+      found = saves.restore(newest, args=ocp.args.StandardRestore(like))
+    return (found, None) if memory is None else _parted(found, memory, saves)
   if run.init_from is None:
-    return fresh()
+    return fresh(), memory
   log(f'starting from {run.init_from}')
-  return update.init(start.params(run.init_from, run.lm, key))
+  return update.init(start.params(run.init_from, run.lm, key)), memory
+
+
+def _whole(state, memory):
+  """What a checkpoint holds: the state, and a memory if there is one."""
+  return state if memory is None else dict(vars(state), memory=memory)
+
+
+def _parted(found, memory, saves):
+  """State and memory of a checkpoint; ValueError if its shapes are others."""
+  found = dict(found)
+  kept = found.pop('memory')
+  if jax.tree.map(np.shape, kept) != jax.tree.map(np.shape, memory):
+    raise ValueError(f'{saves.directory} is of a run with another size or '
+                     'window of Online, or other widths; give those, or '
+                     'another model_dir.')
+  return train_step.TrainState(**found), jax.tree.map(np.asarray, kept)
 
 
 def _teacher(run):
@@ -214,22 +288,18 @@ class _Terminated:
     self.received = True
 
 
-def _run(run, update, state, teacher, saves, progress):
-  corpus, recipe = run.corpus, run.recipe
+def _run(run, update, state, memory, lessons, teacher, saves, progress):
+  recipe = run.recipe
   terminated = _Terminated()
   step_fn = jax.jit(update, donate_argnums=0)
-  score = quality.Validation(
-      update, corpus, metric=recipe.metric, sentences=recipe.eval_sentences,
-      batch=recipe.eval_batch, max_length=recipe.max_length,
-      gamma=recipe.gamma)
   step, pending = int(state.step), collections.deque()
 
   def settle(most=0):
     """Waits until `most` steps are under way; looks at those that are done."""
     while len(pending) > most:
       at, metrics = pending.popleft()
-      progress.add(at, jax.device_get(metrics),
-                   functools.partial(corpus.where, at - 1), saves.latest_step())
+      where = functools.partial(lessons.where, at - 1)
+      progress.add(at, jax.device_get(metrics), where, saves.latest_step())
 
   def save():
     settle()                            # nothing that is not finite is kept
@@ -238,14 +308,14 @@ def _run(run, update, state, teacher, saves, progress):
                     'and the same command goes on from there'):
       # An error of the one before, written meanwhile, shows here, too.
       if saves.latest_step() != step:
-        _check_room(saves.directory, state)
-        saves.save(step, args=saved(state))
+        whole = _whole(state, memory)
+        _check_room(saves.directory, whole)
+        saves.save(step, args=saved(whole))
       if step == recipe.steps or terminated.received:
         saves.wait_until_finished()
 
   while step < recipe.steps and not terminated.received:
-    batch = run.on_policy(corpus.batch(step), run.lm, state.params, step,
-                          end=corpus.end)
+    batch, memory = lessons.batch(step, state.params, memory)
     state, metrics = step_fn(state, batch, teacher)
     step += 1
     pending.append((step, metrics))
@@ -256,7 +326,7 @@ def _run(run, update, state, teacher, saves, progress):
     if step % recipe.eval_every == 0 or step == recipe.steps:
       settle()
       with progress.paused():
-        progress.found(step, *score(state.params, teacher))
+        progress.found(step, *lessons.score(state.params, teacher, memory))
     if step % recipe.save_every == 0:
       save()
   save()
