@@ -18,6 +18,7 @@ from spec_cascades import check
 from spec_cascades.checkpoints import converting
 from spec_cascades.checkpoints import orbax
 from spec_cascades.evaluation import tensorboard
+from spec_cascades.models import reduced
 from spec_cascades.training import data as data_lib
 from spec_cascades.training import losses
 from spec_cascades.training import online as online_lib
@@ -85,7 +86,8 @@ class Run:
   """What is trained, on what, where and how.
 
   Attributes:
-    lm: A `LanguageModel` with `init_params` and `teacher_forced`.
+    lm: A `LanguageModel` with `init_params` and `teacher_forced`; a
+      `reduced.Reduced` one predicts some tokens only, see `start.params`.
     corpus: Where batches come from.
     model_dir: Checkpoints and metrics; made if absent.
     recipe: Numbers of the run.
@@ -153,7 +155,8 @@ def train(run: Run, *, log: Callable[[str], None] = print
   options = ocp.CheckpointManagerOptions(max_to_keep=recipe.keep)
   with ocp.CheckpointManager(folder / start.SAVES, options=options) as saves:
     state, memory = _start(run, update, saves, lessons.fresh(), log)
-    orbax.describe(folder, run.lm, converting.files_of(corpus.vocabulary))
+    orbax.describe(folder, run.lm, converting.files_of(corpus.vocabulary),
+                   state.params)
     with progress_lib.Progress(folder, log, total=recipe.steps,
                                tensorboard=recipe.tensorboard) as progress:
       return _run(run, update, state, memory, lessons, guide, saves, progress)
@@ -218,7 +221,9 @@ def _optimizer(run):
       peak=recipe.peak, warmup=recipe.warmup, total=recipe.steps,
       cooldown=recipe.cooldown, decay=run.decay)
   shapes = jax.eval_shape(run.lm.init_params, jax.random.key(0))
-  return optimizers.frozen(run.optimizer(rate), run.freeze, shapes)
+  # The ids of a reduced vocabulary are beside its parameters.
+  ids = ('^tokens$',) if isinstance(run.lm, reduced.Reduced) else ()
+  return optimizers.frozen(run.optimizer(rate), (*run.freeze, *ids), shapes)
 
 
 def _start(run, update, saves, memory, log):
@@ -234,10 +239,10 @@ def _start(run, update, saves, memory, log):
                     'command goes on from the one before it'):
       found = saves.restore(newest, args=ocp.args.StandardRestore(like))
     return (found, None) if memory is None else _parted(found, memory, saves)
-  if run.init_from is None:
-    return fresh(), memory
-  log(f'starting from {run.init_from}')
-  return update.init(start.params(run.init_from, run.lm, key)), memory
+  if run.init_from is not None:
+    log(f'starting from {run.init_from}')
+  params = start.params(run.init_from, run.lm, key, run.corpus)
+  return update.init(params), memory
 
 
 def _whole(state, memory):
