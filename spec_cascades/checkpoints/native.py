@@ -184,7 +184,8 @@ def source(directory: str | os.PathLike) -> loading.Source:
   for name in weight_files(config['shards']):
     leaves |= _leaves(_file(directory, name), config['dtype'])
   return loading.Source(
-      directory / WEIGHTS, lm, leaves, tokens=_tokens(directory, config, lm),
+      directory / WEIGHTS, lm, leaves,
+      tokens=tokens_of(directory / CONFIG, config, lm),
       tokenizer=_tokenizer(directory, config['vocabulary'], lm.vocab_size),
       max_input_length=config['max_input_length'])
 
@@ -267,8 +268,18 @@ def _model(config, path):
   return family.lm(made)
 
 
-def _tokens(directory, config, lm) -> np.ndarray | None:
-  """Ids of the tokens that a drafter predicts, if not all."""
+def tokens_of(path: pathlib.Path, config: Mapping[str, Any],
+              lm: Any) -> np.ndarray | None:
+  """Ids of the tokens that a drafter predicts, if not all.
+
+  Args:
+    path: Of the configuration, for messages.
+    config: Its contents.
+    lm: The model.
+
+  Raises:
+    ValueError: They are no ascending ids of the vocabulary.
+  """
   found = config.get(TOKENS)
   if found is None:
     return None
@@ -278,7 +289,7 @@ def _tokens(directory, config, lm) -> np.ndarray | None:
   try:
     reduced.check_tokens(tokens, lm.vocab_size)
   except ValueError as error:
-    raise ValueError(f'{directory / CONFIG}, {TOKENS}: {error}') from None
+    raise ValueError(f'{path}, {TOKENS}: {error}') from None
   return tokens.astype(np.int32)
 
 

@@ -32,6 +32,7 @@ from spec_cascades.checkpoints import stores
 from spec_cascades.data import files
 from spec_cascades.models import gemma
 from spec_cascades.models import presets
+from spec_cascades.models import reduced
 
 FORMAT = 1
 MODEL, OVERRIDE = 'model.json', 'config.json'
@@ -47,19 +48,23 @@ STACKED = 'stacked_layers/'
 log = logging.getLogger(__name__)
 
 
-def describe(directory: pathlib.Path, lm: Any,
-             words: Mapping[str, bytes]) -> None:
+def describe(directory: pathlib.Path, lm: Any, words: Mapping[str, bytes],
+             params: Any = None) -> None:
   """Writes what makes a run's checkpoints a model, beside them.
 
   Args:
     directory: Of the run.
     lm: Its model.
     words: Files of its tokenizer by name, the vocabulary first.
+    params: Its parameters, with the ids that it predicts if it is `Reduced`.
   """
-  family = next((n for n, f in native.FAMILIES.items() if type(lm) is f.lm),
+  whole, kept = reduced.whole(lm), {}
+  if isinstance(lm, reduced.Reduced):
+    kept = {native.TOKENS: np.asarray(params['tokens']).tolist()}
+  family = next((n for n, f in native.FAMILIES.items() if type(whole) is f.lm),
                 None)
   config = dict(format=FORMAT, family=family, vocabulary=next(iter(words)),
-                config=dataclasses.asdict(lm.config))
+                config=dataclasses.asdict(whole.config), **kept)
   for name, content in words.items():
     files.write_atomically(directory / name, content)
   files.write_atomically(directory / MODEL, json.dumps(config, indent=2) + '\n')
@@ -80,7 +85,7 @@ def source(path: str | os.PathLike) -> loading.Source:
   """
   item = _item(pathlib.Path(path).expanduser().absolute())
   names = stores.tree(item)
-  if 'params/token_embedder/embedding' in names:
+  if f'{_inside(names)}token_embedder/embedding' in names:
     return _run(item, names)
   if any(name.endswith('embedder/input_embedding') for name in names):
     return _gemma(item, names)
@@ -103,6 +108,11 @@ def _item(path: pathlib.Path) -> pathlib.Path | None:
   return found
 
 
+def _inside(names: Mapping[str, Any]) -> str:
+  """Where a run's model is: a `Reduced` one has its ids beside it."""
+  return 'params/model/' if 'params/tokens' in names else 'params/'
+
+
 def _run(item: pathlib.Path, names: Mapping[str, Any]) -> loading.Source:
   """The newest parameters of a run and the model that model.json describes."""
   found = next((x for x in item.parents[:3] if (x / MODEL).is_file()), None)
@@ -119,13 +129,14 @@ def _run(item: pathlib.Path, names: Mapping[str, Any]) -> loading.Source:
                      f'{", ".join(native.FAMILIES)}.')
   family = native.FAMILIES[config['family']]
   lm = family.lm(stores.configured(family.config, config.get('config'), path))
-  start = 'params/'
+  start = _inside(names)
   found = stores.arrays(item, {
       name.removeprefix(start): x for name, x in names.items()
       if name.startswith(start)})
   leaves = {name: stores.leaf(x, name) for name, x in found.items()}
   return loading.Source(
       item, lm, stores.largest_first(leaves),
+      tokens=native.tokens_of(path, config, lm),
       tokenizer=_words(path, config.get('vocabulary', native.VOCABULARY),
                        lm.vocab_size))
 

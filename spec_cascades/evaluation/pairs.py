@@ -76,7 +76,8 @@ class Pair:
 
 def prompt_of(lm: Any) -> Callable[..., Any]:
   """From tokens to a model's prompt: an encoder's input, or its prefix."""
-  return text.encoder_prompt if type(lm) is t5.T5 else text.prefix_prompt
+  encodes = type(reduced.whole(lm)) is t5.T5
+  return text.encoder_prompt if encodes else text.prefix_prompt
 
 
 def load(verifier: str = str(SHIPPED / 'verifier'),

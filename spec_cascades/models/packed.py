@@ -43,7 +43,7 @@ class PackedModel(abc.ABC):
 
   def logical_axes(self) -> dict[str, Any]:
     """Names of every parameter's axes, by which T5X partitions them."""
-    made = jax.eval_shape(self.variables, jax.random.key(0))
+    made = jax.eval_shape(lambda: self.variables(jax.random.key(0)))
     return core.unfreeze(partitioning.get_axis_names(made['params_axes']))
 
   def pack(self, params: dict[str, Any]) -> dict[str, Any]:

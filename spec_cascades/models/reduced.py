@@ -7,7 +7,7 @@ every rule: it holds for any q.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Iterable, Sequence
+from typing import Any, Iterable, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -39,6 +39,19 @@ class Reduced:
     """Of the tokens that it reads: the verifier's."""
     return self.lm.vocab_size
 
+  def teacher_forced(self, params: Any, batch: Mapping[str, Array],
+                     **kwargs: Any) -> Float[Array, 'B T V']:
+    """As `lm` does, with -inf for the tokens that are left out.
+
+    Args:
+      params: Parameters in checkpoint layout.
+      batch: See `lm`.
+      **kwargs: See `lm`.
+    """
+    logits = self.lm.teacher_forced(params['model'], batch, **kwargs)
+    kept = jnp.zeros(self.vocab_size, bool).at[params['tokens']].set(True)
+    return jnp.where(kept, logits, -jnp.inf)
+
   def pack(self, params: Any) -> Any:
     """Checkpoint layout -> decode layout, with the rows of K tokens.
 
@@ -65,6 +78,11 @@ class Reduced:
   def head(self, params: Any, hidden: Any) -> Float[Array, '*axes V']:
     """Float32 logits."""
     return _spread(self, params, read(self, params, hidden), -jnp.inf)
+
+
+def whole(lm: Any) -> Any:
+  """The model that reads tokens: `lm`, or the one in it."""
+  return lm.lm if isinstance(lm, Reduced) else lm
 
 
 def width(lm: Any) -> int:

@@ -3,6 +3,9 @@
 One class each; all are 0 where q = p and take -inf for a token that one of them
 can't draw. Another is another class with this `__call__`.
 
+Where q has only a part S of the vocabulary, the forward KL to it is infinite:
+it is then that of p given S. The others are of p as it is.
+
 Reference: Zhou et al. (2024), DistillSpec, https://arxiv.org/abs/2310.08461
 """
 from __future__ import annotations
@@ -11,6 +14,7 @@ import dataclasses
 import math
 from typing import Protocol
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -25,10 +29,18 @@ class Divergence(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class ForwardKL:
-  """KL(p || q) = sum_x p(x) (log p(x) - log q(x)): q covers p."""
+  """KL(p || q) = sum_x p(x) (log p(x) - log q(x)): q covers p.
+
+  With S the tokens whose log q is not -inf, KL(p(. | S) || q).
+  """
 
   def __call__(self, log_q, log_p):
-    return _kl(log_p, log_q)
+    inside = log_q > -jnp.inf
+    log_p = jnp.where(inside, log_p, -jnp.inf)
+    mass = jax.nn.logsumexp(log_p, -1, keepdims=True)      # log p(S)
+    # Where S is everything, or p has nothing in it, nothing is divided.
+    same = inside.all(-1, keepdims=True) | (mass == -jnp.inf)
+    return _kl(log_p - jnp.where(same, 0, mass), log_q)
 
 
 @dataclasses.dataclass(frozen=True)

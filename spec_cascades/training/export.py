@@ -40,8 +40,10 @@ def export(run: loop.Run, output: str, *, dtype: str = 'bfloat16',
     check.interval('sentences', sentences, 1, 10**9, whole=True)
   lm, corpus = run.lm, run.corpus
   params, step = start.restore(run.model_dir)
+  ids = lambda x: jnp.issubdtype(x.dtype, jnp.integer)
   params = jax.tree.map(
-      lambda x: jnp.asarray(x, dtype).astype(jnp.float32), params)
+      lambda x: jnp.asarray(x) if ids(x) else
+      jnp.asarray(x, dtype).astype(jnp.float32), params)
   metric = qualities.make(run.recipe.metric)
   sets = dict(test_distinct=quality.distinct_pairs(corpus, 'test'))
   if (corpus.source, corpus.target) == ('en', 'de'):

@@ -1,38 +1,35 @@
 """Training from start to end: resume, update, evaluate, save."""
 from __future__ import annotations
 
-import collections
 import contextlib
 import dataclasses
-import functools
 import pathlib
 import shutil
 import signal
-import time
 from typing import Any, Callable
 
 import jax
+import numpy as np
 import orbax.checkpoint as ocp
 
 from spec_cascades import check
 from spec_cascades.checkpoints import converting
 from spec_cascades.checkpoints import orbax
 from spec_cascades.evaluation import tensorboard
+from spec_cascades.models import reduced
 from spec_cascades.training import data as data_lib
 from spec_cascades.training import losses
+from spec_cascades.training import online as online_lib
 from spec_cascades.training import optimizers
 from spec_cascades.training import policies
 from spec_cascades.training import progress as progress_lib
-from spec_cascades.training import quality
 from spec_cascades.training import sharding
 from spec_cascades.training import start
+from spec_cascades.training import steps as steps_lib
 from spec_cascades.training import train_step
 
 # Of an array in a checkpoint: compressed, each, so that it is read whole.
 CHUNK_BYTES = 2**20
-# Steps that the device may be behind: enough to keep it busy, few enough that a
-# run which is told to stop has soon done what it had begun.
-AHEAD = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +82,8 @@ class Run:
   """What is trained, on what, where and how.
 
   Attributes:
-    lm: A `LanguageModel` with `init_params` and `teacher_forced`.
+    lm: A `LanguageModel` with `init_params` and `teacher_forced`; a
+      `reduced.Reduced` one predicts some tokens only, see `start.params`.
     corpus: Where batches come from.
     model_dir: Checkpoints and metrics; made if absent.
     recipe: Numbers of the run.
@@ -95,6 +93,9 @@ class Run:
       its predictions.
     distillation: What is minimised with a teacher.
     on_policy: Which batches have targets that the student writes.
+    online: Serves the corpus's inputs with the student as the teacher's
+      drafter, and trains it on what was rejected; a step is then `every`
+      requests and one update.
     optimizer: From a learning rate to an optimiser, see `optimizers`.
     decay: Of the rate after its warm-up: `optimizers.rsqrt`, say.
     freeze: Regular expressions; parameters whose path one of them matches stay
@@ -110,6 +111,7 @@ class Run:
   teacher: str | None = None
   distillation: losses.Distillation = losses.Distillation()
   on_policy: policies.OnPolicy = policies.OnPolicy()
+  online: online_lib.Online | None = None
   optimizer: Callable[..., Any] = optimizers.adafactor
   decay: Callable[..., Any] = optimizers.rsqrt
   freeze: tuple[str, ...] = ()
@@ -135,19 +137,12 @@ def train(run: Run, *, log: Callable[[str], None] = print
   corpus, recipe = run.corpus, run.recipe
   start.check(run.lm, corpus, recipe.max_length)
   sharding.mesh(run.mesh, run.lm)
-  corpus.batch(0)                      # there is one, or this says why not
+  if run.online is None:
+    corpus.batch(0)                    # there is one, or this says why not
   check.interval('accumulate', recipe.accumulate, 1, 10**6, whole=True)
   if recipe.tensorboard:
     tensorboard.check()
-  if run.on_policy.share and run.teacher is None:
-    raise ValueError(f'Got on_policy with a share of {run.on_policy.share} and '
-                     'no teacher: a model learns nothing from what it wrote '
-                     'itself. Give a teacher.')
-  if run.on_policy.share and corpus.packed:
-    raise ValueError(f'Got on_policy with a share of {run.on_policy.share} and '
-                     'packed texts: a student writes one text a row. Set '
-                     'data.ParallelText.packed or policies.OnPolicy.share to '
-                     '0.')
+  _check_texts(run)
   optimizer = _optimizer(run)
   teacher, guide = _teacher(run)
   folder = pathlib.Path(run.model_dir).expanduser().absolute()
@@ -156,13 +151,49 @@ def train(run: Run, *, log: Callable[[str], None] = print
       run.lm, optimizer, seed=recipe.seed, teacher=teacher,
       distillation=run.distillation, accumulate=recipe.accumulate,
       remat=recipe.remat)
+  lessons = _lessons(run, update, guide)
   options = ocp.CheckpointManagerOptions(max_to_keep=recipe.keep)
   with ocp.CheckpointManager(folder / start.SAVES, options=options) as saves:
-    state = _start(run, update, saves, log)
-    orbax.describe(folder, run.lm, converting.files_of(corpus.vocabulary))
+    state, memory = _start(run, update, saves, lessons.fresh(), log)
+    orbax.describe(folder, run.lm, converting.files_of(corpus.vocabulary),
+                   state.params)
     with progress_lib.Progress(folder, log, total=recipe.steps,
                                tensorboard=recipe.tensorboard) as progress:
-      return _run(run, update, state, guide, saves, progress)
+      return _run(run, update, state, memory, lessons, guide, saves, progress)
+
+
+def _check_texts(run):
+  """Refuses texts of the student's own that can't be had or judged."""
+  share = run.on_policy.share
+  if run.teacher is None and share:
+    raise ValueError(f'Got on_policy with a share of {share} and no teacher: a '
+                     'model learns nothing from what it wrote itself. Give a '
+                     'teacher.')
+  if share and run.corpus.packed:
+    raise ValueError(f'Got on_policy with a share of {share} and packed texts: '
+                     'a student writes one text a row. Set '
+                     'data.ParallelText.packed or policies.OnPolicy.share to '
+                     '0.')
+  if run.online is None:
+    return
+  if tuple(run.mesh) != (1, 1):
+    raise ValueError(f'Got online and mesh={tuple(run.mesh)}; allowed: one '
+                     'device, (1, 1), where requests are decoded.')
+  if run.teacher is None:
+    raise ValueError('Got online and no teacher, which is the verifier that '
+                     'the model drafts for. Give a teacher.')
+  if share:
+    raise ValueError(f'Got online and on_policy with a share of {share}; '
+                     'allowed: one of them. Leave out on_policy.')
+
+
+def _lessons(run, update, guide):
+  """What is trained on, and how it is measured."""
+  if run.online is None:
+    return steps_lib.Offline(run, update)
+  return online_lib.Session(run.online, update, guide, run.corpus,
+                            steps=run.recipe.steps,
+                            max_length=run.recipe.max_length)
 
 
 def _optimizer(run):
@@ -171,28 +202,45 @@ def _optimizer(run):
   rate = optimizers.schedule(
       peak=recipe.peak, warmup=recipe.warmup, total=recipe.steps,
       cooldown=recipe.cooldown, decay=run.decay)
-  shapes = jax.eval_shape(run.lm.init_params, jax.random.key(0))
-  return optimizers.frozen(run.optimizer(rate), run.freeze, shapes)
+  shapes = jax.eval_shape(lambda: run.lm.init_params(jax.random.key(0)))
+  # The ids of a reduced vocabulary are beside its parameters.
+  ids = ('^tokens$',) if isinstance(run.lm, reduced.Reduced) else ()
+  return optimizers.frozen(run.optimizer(rate), (*run.freeze, *ids), shapes)
 
 
-def _start(run, update, saves, log):
-  """The newest checkpoint of this run, or a fresh state."""
+def _start(run, update, saves, memory, log):
+  """The newest checkpoint of this run, or a fresh state; and the memory."""
   key, mesh = jax.random.key(run.recipe.seed), sharding.mesh(run.mesh)
   fresh = lambda: update.init(run.lm.init_params(key))
   newest = saves.latest_step()
   if newest is not None:
     log(f'resuming at step {newest}')
-    like = ocp.args.StandardRestore(
-        sharding.like(run.lm, jax.eval_shape(fresh), mesh))
+    like = _whole(sharding.like(run.lm, jax.eval_shape(fresh), mesh), memory)
     with _explained(f'The checkpoint of step {newest} in {saves.directory} '
                     "can't be read", 'if it is damaged, delete it; the same '
                     'command goes on from the one before it'):
-      return saves.restore(newest, args=like)
-  if run.init_from is None:
-    return sharding.place(run.lm, fresh(), mesh)
-  log(f'starting from {run.init_from}')
-  state = update.init(start.params(run.init_from, run.lm, key))
-  return sharding.place(run.lm, state, mesh)
+      found = saves.restore(newest, args=ocp.args.StandardRestore(like))
+    return (found, None) if memory is None else _parted(found, memory, saves)
+  if run.init_from is not None:
+    log(f'starting from {run.init_from}')
+  params = start.params(run.init_from, run.lm, key, run.corpus)
+  return sharding.place(run.lm, update.init(params), mesh), memory
+
+
+def _whole(state, memory):
+  """What a checkpoint holds: the state, and a memory if there is one."""
+  return state if memory is None else dict(vars(state), memory=memory)
+
+
+def _parted(found, memory, saves):
+  """State and memory of a checkpoint; ValueError if its shapes are others."""
+  found = dict(found)
+  kept = found.pop('memory')
+  if jax.tree.map(np.shape, kept) != jax.tree.map(np.shape, memory):
+    raise ValueError(f'{saves.directory} is of a run with another size or '
+                     'window of Online, or other widths; give those, or '
+                     'another model_dir.')
+  return train_step.TrainState(**found), jax.tree.map(np.asarray, kept)
 
 
 def _teacher(run):
@@ -228,81 +276,11 @@ class _Terminated:
     self.received = True
 
 
-class Steps:
-  """Updates one after the other, of which the device is AHEAD at most behind.
-
-  Attributes:
-    state: After the last step.
-    step: How many there were.
-    waited: Seconds of making batches at whose end the device was idle.
-
-  Args:
-    run: What to do.
-    update: Its update.
-    state: To begin with, where it is to stay.
-    teacher: Parameters of the teacher, if there is one.
-    progress: Is told of every step.
-    saved: Returns the step of the newest checkpoint.
-  """
-
-  def __init__(self, run: Run, update: train_step.Update,
-               state: train_step.TrainState, teacher: Any,
-               progress: progress_lib.Progress,
-               saved: Callable[[], int | None] = lambda: None):
-    self.state, self.step, self.waited = state, int(state.step), 0.0
-    self._run, self._teacher, self._progress = run, teacher, progress
-    self._mesh = sharding.mesh(run.mesh)
-    where = jax.tree.map(lambda x: x.sharding, state)
-    self._update = jax.jit(update, donate_argnums=0,
-                           out_shardings=(where, None))
-    self._saved, self._pending = saved, collections.deque()
-
-  def advance(self) -> None:
-    """Makes a step, and a line where one is due."""
-    run = self._run
-    batch = run.on_policy(self._batch(), run.lm, self.state.params, self.step,
-                          end=run.corpus.end)
-    self.state, metrics = self._update(
-        self.state, sharding.batch(batch, self._mesh), self._teacher)
-    self.step += 1
-    self._pending.append((self.step, metrics))
-    self.settle(AHEAD)
-    if self.due(run.recipe.log_every):
-      self.settle()
-      self._progress.report(self.step)
-
-  def settle(self, most: int = 0) -> None:
-    """Waits until `most` steps are under way; looks at those that are done.
-
-    Raises:
-      ValueError: What one gave is not finite.
-    """
-    while len(self._pending) > most:
-      at, metrics = self._pending.popleft()
-      self._progress.add(
-          at, jax.device_get(metrics),
-          functools.partial(self._run.corpus.where, at - 1), self._saved())
-
-  def due(self, every: int) -> bool:
-    """Whether what comes every so many steps, and at the end, comes now."""
-    return self.step % every == 0 or self.step == self._run.recipe.steps
-
-  def _batch(self):
-    began = time.perf_counter()
-    batch = self._run.corpus.batch(self.step)
-    if not self._pending or self._pending[-1][1]['loss'].is_ready():
-      self.waited += time.perf_counter() - began
-    return batch
-
-
-def _run(run, update, state, teacher, saves, progress):
-  corpus, recipe = run.corpus, run.recipe
+def _run(run, update, state, memory, lessons, teacher, saves, progress):
+  recipe = run.recipe
   terminated = _Terminated()
-  score = quality.Validation(
-      update, corpus, metric=recipe.metric, sentences=recipe.eval_sentences,
-      batch=recipe.eval_batch, max_length=recipe.max_length,
-      gamma=recipe.gamma)
-  steps = Steps(run, update, state, teacher, progress, saves.latest_step)
+  steps = steps_lib.Steps(run, update, state, teacher, progress, lessons,
+                          memory, saves.latest_step)
 
   def save():
     steps.settle()                      # nothing that is not finite is kept
@@ -312,8 +290,9 @@ def _run(run, update, state, teacher, saves, progress):
                     'and the same command goes on from there'):
       # An error of the one before, written meanwhile, shows here, too.
       if saves.latest_step() != step:
-        _check_room(saves.directory, steps.state)
-        saves.save(step, args=saved(steps.state))
+        whole = _whole(steps.state, steps.memory)
+        _check_room(saves.directory, whole)
+        saves.save(step, args=saved(whole))
       if step == recipe.steps or terminated.received:
         saves.wait_until_finished()
 
@@ -322,7 +301,8 @@ def _run(run, update, state, teacher, saves, progress):
     if steps.due(recipe.eval_every):
       steps.settle()
       with progress.paused():
-        progress.found(steps.step, *score(steps.state.params, teacher))
+        progress.found(steps.step, *lessons.score(
+            steps.state.params, teacher, steps.memory))
     if steps.step % recipe.save_every == 0:
       save()
   save()

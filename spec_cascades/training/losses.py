@@ -2,6 +2,9 @@
 
 Those between a teacher p and a student q are `divergences`; q is drafted from,
 so what they buy is acceptance: 1 - TVD(p, q) at temperature 1.
+
+A student over part of the vocabulary has logits of -inf elsewhere, see
+`models.reduced`. Targets that it can't predict carry no cross-entropy.
 """
 from __future__ import annotations
 
@@ -19,6 +22,8 @@ def cross_entropy(logits: Float[Array, 'B N V'], targets: Int[Array, 'B N'],
                   ) -> tuple[Array, Array]:
   """Weighted sum over the targets, and the sum of the weights.
 
+  Targets whose logit is -inf count in neither.
+
   Args:
     logits: Unnormalised log-probabilities, float32.
     targets: Token ids.
@@ -30,6 +35,7 @@ def cross_entropy(logits: Float[Array, 'B N V'], targets: Int[Array, 'B N'],
   """
   log_z = jax.nn.logsumexp(logits, -1)
   loss = _surprise(logits, targets, log_z) + z_loss * jnp.square(log_z)
+  weights = jnp.where(_of(logits, targets) > -jnp.inf, weights, 0)
   return (loss * weights).sum(), weights.sum()
 
 
@@ -93,5 +99,11 @@ class Distillation:
 
 
 def _surprise(logits, targets, log_z):
-  """-log q(target)."""
-  return log_z - jnp.take_along_axis(logits, targets[..., None], -1)[..., 0]
+  """-log q(target); 0 for a target that q can't predict."""
+  found = _of(logits, targets)
+  known = found > -jnp.inf
+  return jnp.where(known, log_z - jnp.where(known, found, 0), 0)
+
+
+def _of(logits, targets):
+  return jnp.take_along_axis(logits, targets[..., None], -1)[..., 0]

@@ -70,7 +70,9 @@ class Progress:
     elapsed, steps = time.time() - self._since, len(self._steps)
     column = lambda name: np.array([m[name] for m in self._steps], np.float64)
     counts = column('tokens')
-    mean = lambda name: float((counts * column(name)).sum() / counts.sum())
+    # Online, a drafter may have been rejected nowhere.
+    many = counts.sum() or 1.
+    mean = lambda name: float((counts * column(name)).sum() / many)
     means = {name: mean(name) for name in ('loss', 'agreement', 'acceptance')
              if name in self._steps[0]}
     rate = counts.sum() / elapsed

@@ -54,7 +54,7 @@ def mesh(shape: tuple[int, int], *lms: Any) -> jax.sharding.Mesh:
 
 def _split(lm) -> dict[str, int]:
   """Sizes of a model's axes that lie on `model`; heads are not cut up."""
-  shapes = jax.eval_shape(lm.init_params, jax.random.key(0))
+  shapes = jax.eval_shape(lambda: lm.init_params(jax.random.key(0)))
   found, on = {'heads': lm.config.num_heads}, {name for name, _ in RULES}
   for x, names in zip(jax.tree.leaves(shapes),
                       jax.tree.leaves(lm.logical_axes(), is_leaf=_spec)):

@@ -6,6 +6,7 @@ import pathlib
 from typing import Any, Mapping
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 
@@ -13,6 +14,7 @@ from spec_cascades import checkpoints
 from spec_cascades.checkpoints import loading
 from spec_cascades.checkpoints import native
 from spec_cascades.evaluation import pairs
+from spec_cascades.models import reduced
 from spec_cascades.models import t5
 from spec_cascades.training import data
 from spec_cascades.training import grow
@@ -53,23 +55,55 @@ def vocabulary(path: str) -> Any:
   return found
 
 
-def params(path: str, lm: Any, key: jax.Array) -> Any:
+def params(path: str | None, lm: Any, key: jax.Array,
+           corpus: data.ParallelText) -> Any:
   """Parameters of `lm` with a checkpoint's contents, in checkpoint layout.
 
   Args:
-    path: A checkpoint, or another run's model_dir.
-    lm: The model; it may be deeper than the checkpoint's, see `grow`.
+    path: A checkpoint, or another run's model_dir; None: random parameters.
+    lm: The model; it may be deeper than the checkpoint's, see `grow`. If it is
+      `Reduced` and the checkpoint is not, it gets the most frequent tokens of
+      the corpus's training targets, their end among them.
     key: Of what the checkpoint has nothing for.
+    corpus: What is trained on.
 
   Raises:
     ValueError: It does not fit the model.
   """
+  found = None if path is None else _contents(path, lm)
+  if not isinstance(lm, reduced.Reduced):
+    return _fitted(found, lm, key)
+  if found is None or 'tokens' not in found:
+    return dict(model=_fitted(found, lm.lm, key), tokens=_frequent(corpus, lm))
+  if np.shape(found['tokens']) != (lm.size,):
+    raise ValueError(f'{path} predicts {len(found["tokens"])} tokens, the '
+                     f'model to train {lm.size}; give it that size.')
+  return dict(found, model=_fitted(found['model'], lm.lm, key))
+
+
+def _contents(path, lm):
+  """Parameters of a checkpoint or a run."""
   if (pathlib.Path(path).expanduser() / SAVES).is_dir():
-    found = restore(path)[0]
-  else:
-    loaded = checkpoints.load(path)
-    _check_same_family(loaded.lm, lm, path)
-    found = loaded.params
+    return restore(path)[0]
+  loaded = checkpoints.load(path)
+  narrow = isinstance(lm, reduced.Reduced)
+  _check_same_family(reduced.whole(loaded.lm) if narrow else loaded.lm,
+                     reduced.whole(lm), path)
+  return loaded.params
+
+
+def _frequent(corpus, lm):
+  """Ids that a drafter is to predict, from the training targets."""
+  texts = (row[weights > 0] for x in corpus.train.values()
+           for row, weights in zip(x['targets'], x['weights']))
+  return jnp.asarray(reduced.frequent(texts, lm.size, lm.vocab_size,
+                                      keep=(corpus.end,)))
+
+
+def _fitted(found, lm, key):
+  """Parameters as they are, or grown; random ones for None."""
+  if found is None:
+    return lm.init_params(key)
   want = jax.eval_shape(lm.init_params, key)
   shapes = lambda tree: jax.tree.map(np.shape, tree)
   if shapes(found) == shapes(want):
@@ -104,7 +138,7 @@ def teacher(path: str, lm: Any, words: Any) -> tuple[Any, Any]:
     ValueError: They are not of one family or of one vocabulary.
   """
   found = checkpoints.load(path)
-  _check_same_family(found.lm, lm, path)
+  _check_same_family(found.lm, reduced.whole(lm), path)
   check_words(path, found, words)
   if found.lm.vocab_size != lm.vocab_size:
     raise ValueError(f'{path} has {found.lm.vocab_size} embeddings, its '
@@ -124,13 +158,13 @@ def check(lm: Any, corpus: data.ParallelText, max_length: int) -> None:
     ValueError: The vocabulary does not fit the model, or texts are longer than
       it takes, or would be cut where they must not be.
   """
-  check_family(lm, f'A {type(lm).__name__}')
+  check_family(reduced.whole(lm), f'A {type(lm).__name__}')
   words, rows = corpus.vocabulary, lm.vocab_size
   if not loading.fits(words.size, rows, words.specials):
     raise ValueError(f'The vocabulary has {words.size} pieces, the model '
                      f'{rows} embeddings; allowed: as many or a few more. Give '
                      'it the vocabulary of its weights, or set vocab_size.')
-  if type(lm) is t5.T5:
+  if type(reduced.whole(lm)) is t5.T5:
     return
   if corpus.cut is not None:
     raise ValueError(

@@ -1,6 +1,6 @@
 """Tokens per second of the trainer, beside a loop of optax written by hand.
 
-The trainer is `loop.Steps`, as a run drives it: batches are made, metrics are
+The trainer is `steps.Steps`, as a run drives it: batches are made, metrics are
 looked at, lines and metrics.jsonl are written. The other loop has its batches
 in memory, and neither looks at a metric nor says anything. Both train the same
 model from the same parameters on the same batches, block by block in turn.
@@ -26,6 +26,7 @@ from spec_cascades.training import data
 from spec_cascades.training import loop
 from spec_cascades.training import optimizers
 from spec_cascades.training import progress as progress_lib
+from spec_cascades.training import steps as steps_lib
 from spec_cascades.training import train_step
 
 AIM = 0.9
@@ -130,7 +131,8 @@ def measure(lm: Any, corpus: data.ParallelText, folder: pathlib.Path, *,
   other, lines, cells = plain(lm, optimizer, own), [], []
   with progress_lib.Progress(folder, lines.append, total=recipe.steps,
                              tensorboard=False) as progress:
-    ours = loop.Steps(run, update, update.init(params), None, progress)
+    ours = steps_lib.Steps(run, update, update.init(params), None, progress,
+                           steps_lib.Offline(run, update))
 
     def train(count):
       for _ in range(count):

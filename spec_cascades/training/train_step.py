@@ -79,21 +79,25 @@ class Update:
                ) -> tuple[TrainState, dict[str, jax.Array]]:
     """One step. Metrics are means per token, but for `tokens` and `norm`."""
     noise = jax.random.fold_in(jax.random.key(self.seed), state.step)
-    grad = jax.value_and_grad(self._loss, has_aux=True)
+    grad = jax.value_and_grad(self._loss, has_aux=True, allow_int=True)
 
     def part(batch, noise):
       (total, sums), grads = grad(state.params, batch, teacher, noise,
                                   self.z_loss)
-      return grads, dict(sums, loss=total)
+      # Ids, those of a reduced vocabulary, have no gradient.
+      zero = lambda g: jnp.zeros(g.shape) if g.dtype == jax.dtypes.float0 else g
+      return jax.tree.map(zero, grads), dict(sums, loss=total)
 
     grads, sums = self._whole(part, batch, noise)
     tokens = sums.pop('tokens')
     many = jnp.maximum(tokens, 1)
     grads, means = jax.tree.map(lambda x: x / many, (grads, sums))
+    norm = optax.tree.norm(grads)
+    grads = jax.tree.map(lambda g, x: g.astype(x.dtype), grads, state.params)
     updates, opt_state = self.optimizer.update(
         grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
-    metrics = dict(means, tokens=tokens, norm=optax.tree.norm(grads))
+    metrics = dict(means, tokens=tokens, norm=norm)
     return TrainState(state.step + 1, params, opt_state), metrics
 
   def _whole(self, part, batch, noise):

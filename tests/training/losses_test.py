@@ -168,6 +168,89 @@ def test_bad_settings_are_refused(make, match):
     make()
 
 
+PART = np.array([0, 2, 3, 6])                    # what a student can predict
+
+
+def reduced_laws():
+  """`laws` of a student with -inf beyond PART."""
+  q, p, targets = laws()
+  narrow = np.full_like(q, -np.inf)
+  narrow[..., PART] = q[..., PART]
+  return narrow, p, targets
+
+
+def kl_part(a, b):
+  """KL over what a can draw."""
+  return (a[a > 0] * np.log(a[a > 0] / b[a > 0])).sum()
+
+
+def on_part(divergence, q, p):
+  """D in float64, with q zero elsewhere: over the whole vocabulary, but for
+  the forward KL, which is that of p given PART."""
+  match divergence:
+    case divergences.ForwardKL():
+      return kl_part(p[PART] / p[PART].sum(), q[PART])
+    case divergences.ReverseKL():
+      return kl_part(q, p)
+    case divergences.JSD(b):
+      m = b * p + (1 - b) * q
+      return b * kl_part(p, m) + (1 - b) * kl_part(q, m)
+  return 1 - np.minimum(p, q).sum()
+
+
+@each
+@pytest.mark.parametrize('mix', [0., .3])
+def test_part_of_a_vocabulary_equals_float64(divergence, reference, mix):
+  """Acceptance is over all tokens; targets beyond carry no cross-entropy."""
+  del reference
+  q, p, targets = reduced_laws()
+  total, sums = losses.Distillation(divergence, mix=mix)(*map(jnp.asarray, (
+      q, p, targets, (targets > 0).astype(np.float32))))
+  want, same, accepted, beyond = 0., 0, 0., 0
+  for at in zip(*np.nonzero(targets)):
+    law, other = softmax(q[at]), softmax(p[at])
+    want += (1 - mix) * on_part(divergence, law, other)
+    if targets[at] in PART:
+      want -= mix * np.log(law[targets[at]])
+    else:
+      beyond += 1
+    same += q[at].argmax() == p[at].argmax()
+    accepted += np.minimum(law, other).sum()
+  assert beyond == 3
+  np.testing.assert_allclose(total, want, rtol=2e-5)
+  assert float(sums['agreement']) == same and sums['tokens'] == 6
+  np.testing.assert_allclose(sums['acceptance'], accepted, rtol=1e-5)
+
+
+@each
+def test_gradients_on_part_equal_finite_differences(divergence, reference):
+  del reference
+  q, p, _ = laws((1, 1, 7), 1.)
+  q, p, step, want = q[0, 0].astype(np.float64), p[0, 0], 1e-6, []
+  narrow = lambda x: np.where(np.isin(np.arange(7), PART), x, -np.inf)
+  loss = lambda x: losses.Distillation(divergence, mix=.5)(
+      jnp.where(jnp.isin(jnp.arange(7), PART), x, -jnp.inf)[None, None],
+      jnp.asarray(p)[None, None], jnp.array([[1]]), jnp.ones((1, 1)))[0]
+  got = jax.grad(loss)(jnp.asarray(q, jnp.float32))
+  for i in range(7):
+    high, low = (on_part(divergence, softmax(narrow(
+        q + e * np.eye(7)[i])), softmax(p)) for e in (step, -step))
+    want.append((high - low) / (2 * step) / 2)
+  np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
+
+
+def test_cross_entropy_leaves_out_targets_beyond_part():
+  q, _, targets = reduced_laws()
+  weights = jnp.asarray(targets > 0, jnp.float32)
+  total, count = losses.cross_entropy(jnp.asarray(q), jnp.asarray(targets),
+                                      weights)
+  held = [at for at in zip(*np.nonzero(targets)) if targets[at] in PART]
+  assert count == len(held) == 3
+  np.testing.assert_allclose(
+      total, -sum(np.log(softmax(q[at])[targets[at]]) for at in held),
+      rtol=1e-5)
+
+
 def test_padding_carries_no_gradient():
   logits = jax.random.normal(jax.random.key(0), (1, 3, 5))
   targets, weights = jnp.array([[2, 1, 3]]), jnp.array([[1., 0., 1.]])

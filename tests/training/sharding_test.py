@@ -26,6 +26,7 @@ from spec_cascades.training import optimizers
 from spec_cascades.training import progress
 from spec_cascades.training import sharding
 from spec_cascades.training import start
+from spec_cascades.training import steps as steps_lib
 from spec_cascades.training import train_step
 from tests.models import tiny
 from training.data_test import write_corpus
@@ -63,7 +64,8 @@ def steps_of(run, count=3):
   folder, found = pathlib.Path(run.model_dir), []
   folder.mkdir(exist_ok=True)
   with progress.Progress(folder, [].append, total=9, tensorboard=False) as said:
-    steps = loop.Steps(run, update, state, None, said)
+    steps = steps_lib.Steps(run, update, state, None, said,
+                            steps_lib.Offline(run, update))
     said.add = lambda at, metrics, *rest: found.append(float(metrics['loss']))
     for _ in range(count):
       steps.advance()

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+import time
 
 import jax
 import numpy as np
@@ -15,6 +16,7 @@ from spec_cascades.training import data
 from spec_cascades.training import loop
 from spec_cascades.training import optimizers
 from spec_cascades.training import progress
+from spec_cascades.training import steps as steps_lib
 from spec_cascades.training import throughput
 from spec_cascades.training import train_step
 from training.runs import SIZES
@@ -66,7 +68,7 @@ def test_time_is_counted_in_which_the_device_waits(words, tmp_path):
   """A slow corpus is seen; lines are written meanwhile as in any run."""
   class Slow(data.ParallelText):
     def batch(self, step):
-      loop.time.sleep(.3)
+      time.sleep(.3)
       return super().batch(step)
 
   made = data.ParallelText(None, words, reader=throughput.Sentences(1),
@@ -79,8 +81,9 @@ def test_time_is_counted_in_which_the_device_waits(words, tmp_path):
     update = train_step.Update(LM, optimizers.adafactor(.01))
     with progress.Progress(tmp_path, [].append, total=9,
                            tensorboard=False) as said:
-      steps = loop.Steps(run, update, update.init(
-          LM.init_params(jax.random.key(0))), None, said)
+      steps = steps_lib.Steps(
+          run, update, update.init(LM.init_params(jax.random.key(0))), None,
+          said, steps_lib.Offline(run, update))
       steps.advance()
       waited = steps.waited
       for _ in range(4):
