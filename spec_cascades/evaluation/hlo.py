@@ -13,11 +13,14 @@ from typing import Iterable, Iterator, Mapping
 COLLECTIVES = ('all-reduce', 'all-gather', 'reduce-scatter', 'all-to-all',
                'ragged-all-to-all', 'collective-permute',
                'collective-broadcast')
+# Of NumPy's types, those that caches have.
+NAMES = dict(float32='f32', bfloat16='bf16', float16='f16', int32='s32')
 HOST = ('infeed', 'outfeed', 'send', 'recv')
 CALLBACK = re.compile(r'custom_call_target="[^"]*(callback|host)[^"]*"', re.I)
 _HEAD = re.compile(r'^(ENTRY\s+)?%?([\w.\-]+) .*->.*\{\s*$')
 _LINE = re.compile(r'^\s+(?:ROOT )?%?([\w.\-]+) = (.*)$')
 _OPCODE = re.compile(r' *([a-z][\w\-]*)\(')
+_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _COMMENT = re.compile(r'/\*.*?\*/')
 _CALLED = re.compile(r'(?:calls|to_apply|body|condition|true_computation|'
                      r'false_computation|branch_computations|'
@@ -112,6 +115,23 @@ class Program:
           left += fresh
     return found
 
+  def weighted(self, trips: int = 1) -> list[tuple[Instruction, int]]:
+    """Instructions and how often they run; of a branch, each as if taken.
+
+    Args:
+      trips: Of loops that do not say how often they run.
+    """
+    out, left = [], [(self.entry, 1)]
+    while left:
+      name, times = left.pop()
+      for x in self.computations.get(name, ()):
+        out.append((x, times))
+        known = _TRIPS.search(x.line)
+        more = int(known[1]) if known else trips
+        left += [(y, times * (more if x.opcode == 'while' else 1))
+                 for y in x.called]
+    return out
+
   def inside(self, loop: Instruction) -> list[Instruction]:
     """What a loop runs, its condition and inner loops included."""
     return list(self.reach(loop.called))
@@ -194,10 +214,16 @@ def host_transfers(found: Iterable[Instruction]) -> list[Instruction]:
 
 def copies(found: Iterable[Instruction], shapes: Iterable[str]
            ) -> list[Instruction]:
-  """Copies of arrays of these types, such as 'f32[4,48,2,8]'."""
+  """Copies of arrays of these types, such as 'f32[4,48,2,8]'.
+
+  What is moved into on-chip memory, S(...) in a type, or out of it is none.
+  """
   shapes = set(shapes)
+  moved = lambda x: x.opcode == 'copy-start' and len({
+      re.search(r'S\(\d+\)|$', part)[0] for part in _top(x.result)[:2]}) > 1
   return [x for x in found if x.opcode in ('copy', 'copy-start')
-          and any(f'{a}[{b}]' in shapes for a, b in _ARRAY.findall(x.result))]
+          and any(f'{a}[{b}]' in shapes for a, b in _ARRAY.findall(x.result))
+          and not moved(x)]
 
 
 def donated(text: str) -> set[int]:
