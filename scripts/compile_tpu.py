@@ -36,12 +36,19 @@ def _flags(args: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
   add('--config', required=True, metavar='FILE',
       help='a gin file of gin/tpu; --gin.NAME=VALUE changes it')
   add('--acceptance', default='.8', help='such as .8, or .85,.8,.75')
+  add('--widths', default='1,2,4,8,16,32,64',
+      help='of blocks, 1 among them; times between two are interpolated')
   add('--hop_us', type=float, default=1., help='assumed; default: 1')
   add('--only', choices=('programs', 'steps'),
       help='leave out the other half, which takes as long')
   flags, bindings = _cli.parse(parser, args)
   if not flags.hop_us >= 0:
     raise ValueError(f'Got --hop_us {flags.hop_us}; allowed: 0 or more.')
+  parts = flags.widths.split(',')
+  if '1' not in parts or not all(x.isdigit() and int(x) for x in parts):
+    raise ValueError(f'Got --widths {flags.widths!r}; allowed: numbers of '
+                     'tokens with commas, 1 among them.')
+  flags.widths = sorted(set(map(int, parts)))
   return flags, bindings
 
 
@@ -85,7 +92,7 @@ def _steps(programs: Any, chip: Any, flags: argparse.Namespace,
   hop, uses_q = flags.hop_us * 1e-6, programs.case.uses_q
   draft = programs.draft()
   blocks = {}
-  for found in (draft, *map(programs.block, tpu.WIDTHS)):
+  for found in (draft, *map(programs.block, flags.widths)):
     if found.excess:
       print(_memory(found, chip.hbm))
       return

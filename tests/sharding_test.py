@@ -14,6 +14,7 @@ import subprocess
 import sys
 
 from flax import traverse_util
+import gin
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -280,6 +281,23 @@ def test_checkpoints_are_asked_for_by_name():
       layout.parameters(plain, lm.config), sep='/')
   for name, x in by_name.items():
     assert layout.parameter(name, x.shape, lm.config) == tree[name]
+
+
+def test_gin_makes_meshes_and_layouts():
+  with gin.unlock_config():
+    gin.clear_config()
+    gin.parse_config('''
+from __gin__ import dynamic_registration
+from spec_cascades import sharding
+sharding.mesh.model = 1
+sharding.Layout.mesh = @sharding.mesh()
+sharding.Layout.rules = 'fsdp'
+''')
+    made = gin.get_configurable(sharding.Layout)()
+    gin.clear_config()
+  assert isinstance(made, sharding.Layout) and made.rules[-1] == (
+      'embed', 'data')
+  assert dict(made.mesh.shape) == dict(data=len(jax.devices()), model=1)
 
 
 @pytest.mark.parametrize('call,what', [

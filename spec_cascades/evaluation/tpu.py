@@ -17,6 +17,7 @@ import re
 import time
 from typing import Any, Callable, Sequence
 
+from flax import traverse_util
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -28,6 +29,7 @@ from spec_cascades import targets
 from spec_cascades import theory
 from spec_cascades import types
 from spec_cascades import warp as warp_lib
+from spec_cascades.checkpoints import loading
 from spec_cascades.drafters import chain
 from spec_cascades.evaluation import chips
 from spec_cascades.evaluation import hlo
@@ -40,7 +42,6 @@ LIBTPU = '0.0.42.*'
 FULL = re.compile(r'Used (\S+) of (\S+) hbm|'
                   r'required.*?\((\S+)\) exceeds available HBM \((\S+)\)',
                   re.I)
-WIDTHS = (1, 2, 4, 8, 16, 32, 64)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -305,7 +306,10 @@ def _described(name, made, seconds, trips, by_row) -> Compiled:
 
 def _params(model: sharding.Sharded) -> Any:
   """Shapes of packed parameters and where they lie."""
-  plain = jax.eval_shape(model.lm.init_params, jax.random.key(0))
+  shape = lambda n: jax.ShapeDtypeStruct(n, jnp.float32)
+  plain = traverse_util.unflatten_dict(
+      {name: shape(x) for name, x in loading.expected(model.lm).items()},
+      sep='/')
   config = model.config
   packed = jax.eval_shape(functools.partial(
       layers.pack, backend='tpu', dtype=config.dtype, joined=model.joined,
