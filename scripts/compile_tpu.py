@@ -13,6 +13,7 @@ v4 and v5p count two cores a chip: v4-8 has 4 chips, v5e-16 has 16.
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 from typing import Any, Sequence
 
@@ -92,7 +93,7 @@ def _steps(programs: Any, chip: Any, flags: argparse.Namespace,
   hop, uses_q = flags.hop_us * 1e-6, programs.case.uses_q
   draft = programs.draft()
   blocks = {}
-  for found in (draft, *map(programs.block, flags.widths)):
+  for found in itertools.chain([draft], map(programs.block, flags.widths)):
     if found.excess:
       print(_memory(found, chip.hbm))
       return
