@@ -142,7 +142,8 @@ def devices(slice_: chips.Topology) -> Sequence[Any]:
   library = pathlib.Path(found.submodule_search_locations[0]) / 'libtpu.so'
   for name, value in dict(
       TPU_LIBRARY_PATH=str(library), TPU_SKIP_MDS_QUERY='1',
-      TPU_WORKER_HOSTNAMES='localhost', TPU_STDERR_LOG_LEVEL='3',
+      TPU_WORKER_HOSTNAMES='localhost', ALLOW_MULTIPLE_LIBTPU_LOAD='1',
+      TPU_STDERR_LOG_LEVEL='3',
       TPU_MIN_LOG_LEVEL='3').items():
     os.environ.setdefault(name, value)
   from jax.experimental import topologies  # pylint: disable=g-import-not-at-top
