@@ -20,6 +20,7 @@ ORDER = '''
   api exact sampler stats
   theory
   models
+  sharding
   drafters
   decode
   baselines

@@ -80,7 +80,7 @@ def pack_kernel(kernel: Float[Array, 'in out'], backend: str) -> Packed:
 
 
 def pack(params: dict[str, Any], backend: str | None = None, *,
-         dtype: Any = None, tied: bool = False,
+         dtype: Any = None, tied: bool = False, joined: bool = True,
          fused: tuple[tuple[str, ...], ...] = FUSED) -> dict[str, Any]:
   """Checkpoint layout -> decode layout, for a tree of parameters.
 
@@ -93,6 +93,8 @@ def pack(params: dict[str, Any], backend: str | None = None, *,
     backend: Where decoding will run; JAX's default backend if None.
     dtype: Of kernels and embeddings; None keeps theirs.
     tied: The embedding is the head's weight too.
+    joined: Whether siblings become one entry at all; where a mesh cuts what
+      they compute, they can't.
     fused: Groups of sibling kernels that read the same input.
   """
   backend = backend or jax.default_backend()
@@ -107,12 +109,12 @@ def pack(params: dict[str, Any], backend: str | None = None, *,
       kernels[name] = jnp.asarray(child['kernel'], dtype)
     else:
       cross = name == CROSS_ATTENTION
-      out[name] = pack(child, backend, dtype=dtype,
+      out[name] = pack(child, backend, dtype=dtype, joined=joined,
                        fused=FUSED_CROSS if cross else FUSED)
-  for group in fused:
+  for group in fused if joined else ():
     if set(group) <= set(kernels):
-      joined = jnp.concatenate([kernels.pop(name) for name in group], 1)
-      out[packed_name(group)] = pack_kernel(joined, backend)
+      whole = jnp.concatenate([kernels.pop(name) for name in group], 1)
+      out[packed_name(group)] = pack_kernel(whole, backend)
   for name, kernel in kernels.items():
     out[name] = {'packed': pack_kernel(kernel, backend)}
   return out

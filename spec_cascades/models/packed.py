@@ -46,9 +46,13 @@ class PackedModel(abc.ABC):
     made = jax.eval_shape(lambda: self.variables(jax.random.key(0)))
     return core.unfreeze(partitioning.get_axis_names(made['params_axes']))
 
-  def pack(self, params: dict[str, Any]) -> dict[str, Any]:
-    """Checkpoint layout -> decode layout, matrices in activations' dtype."""
-    return layers.pack(params, dtype=self.config.dtype,
+  def pack(self, params: dict[str, Any], *,
+           joined: bool = True) -> dict[str, Any]:
+    """Checkpoint layout -> decode layout, matrices in activations' dtype.
+
+    Without `joined`, sibling matrices stay apart, see `layers.pack`.
+    """
+    return layers.pack(params, dtype=self.config.dtype, joined=joined,
                        tied=self.config.logits_via_embedding)
 
   def narrow(self, params: Any, tokens: Int[Array, 'K']) -> Any:

@@ -59,10 +59,15 @@ def rounds(name, prompt, row_keys, rule, temperature, noise=0.):
   lm = tiny.LMS[name]
   plain = tiny.params_of(lm)
   spec = decode.GenSpecSample(lm, Chain(lm, GAMMA), 48, eos=-1)
-  out = []
-  for done in decode.stream(
+  return rounds_of(
       spec, lm.pack(shaken(plain, noise)), lm.pack(shaken(plain, .3)), prompt,
-      row_keys, rule, warp_lib.Warp(jnp.float32(temperature))):
+      row_keys, rule, warp_lib.Warp(jnp.float32(temperature)))
+
+
+def rounds_of(*given):
+  """The same of the arguments of `decode.stream`."""
+  out = []
+  for done in decode.stream(*given):
     seen = jax.device_get((done.feedback.draft, done.feedback.logits))
     out.append((done.tokens, *seen))
   return out

@@ -1,0 +1,143 @@
+"""Compiles decoding for a slice of TPUs, on any machine: what does it cost?
+
+  pip install 'libtpu==0.0.42.*'
+  python scripts/compile_tpu.py --topology=v4-8 \
+    --config=gin/tpu/t5_small_xl.gin --acceptance=.8
+
+Prefill, one round and the whole loop: memory of a chip, and what chips
+exchange in a round. Blocks of 1 to 64 tokens and a drafter step: FLOPs, bytes,
+times by a roofline (an estimate and no measurement), and hence c, how flat
+verification is, and the speed-up at a given acceptance, one or by position.
+v4 and v5p count two cores a chip: v4-8 has 4 chips, v5e-16 has 16.
+"""
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+from typing import Any, Sequence
+
+os.environ['JAX_PLATFORMS'] = 'cpu'    # libtpu only compiles here
+
+import _cli  # noqa: E402
+import jax  # noqa: E402
+
+ESTIMATED = """\
+Estimated, not measured: a roofline of the compiler's FLOPs, and of weights,
+caches and results moved once, at {flops:.0f} TFLOP/s, {bandwidth:.0f} GB/s and
+{link:.0f} GB/s a link, which are published, and {hop:g} us a hop, which is
+assumed. Real steps take longer."""
+
+
+def _flags(args: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+  parser = _cli.Parser(
+      description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  add = parser.add_argument
+  add('--topology', required=True, help='v4-8, v5e-16, v5p-8, v6e-4, ...')
+  add('--config', required=True, metavar='FILE',
+      help='a gin file of gin/tpu; --gin.NAME=VALUE changes it')
+  add('--acceptance', default='.8', help='such as .8, or .85,.8,.75')
+  add('--widths', default='1,2,4,8,16,32,64',
+      help='of blocks, 1 among them; times between two are interpolated')
+  add('--hop_us', type=float, default=1., help='assumed; default: 1')
+  add('--only', choices=('programs', 'steps'),
+      help='leave out the other half, which takes as long')
+  flags, bindings = _cli.parse(parser, args)
+  if not flags.hop_us >= 0:
+    raise ValueError(f'Got --hop_us {flags.hop_us}; allowed: 0 or more.')
+  parts = flags.widths.split(',')
+  if '1' not in parts or not all(x.isdigit() and int(x) for x in parts):
+    raise ValueError(f'Got --widths {flags.widths!r}; allowed: numbers of '
+                     'tokens with commas, 1 among them.')
+  flags.widths = sorted(set(map(int, parts)))
+  return flags, bindings
+
+
+def _memory(found: Any, hbm: float) -> str:
+  """One line about a program."""
+  if found.excess:
+    return (f'{found.name}: does not fit: {found.excess} a chip '
+            f'({found.seconds:.0f} s to compile)')
+  gib = lambda x: f'{x / 2**30:.2f}'
+  return (f'{found.name}: {gib(found.total)} of {gib(hbm)} GiB a chip: '
+          f'arguments {gib(found.arguments)}, temporaries '
+          f'{gib(found.temporary)}; donated {gib(found.donated)} '
+          f'({found.seconds:.0f} s to compile)')
+
+
+def _work(found: Any) -> str:
+  """What a chip does in it."""
+  kinds = {}
+  for x in found.work.collectives:
+    number, nbytes = kinds.get(x.kind, (0, 0))
+    kinds[x.kind] = number + x.times, nbytes + x.times * x.nbytes
+  exchanged = ', '.join(f'{n} {kind} of {size / 1e6:.2f} MB in all'
+                        for kind, (n, size) in sorted(kinds.items()))
+  return (f'{found.work.flops / 1e9:.2f} GFLOP, {found.work.nbytes / 1e9:.3f} '
+          f'GB moved ({found.counted / 1e9:.3f} by the compiler), '
+          f'{exchanged or "no exchange"}')
+
+
+def _programs(programs: Any, hbm: float) -> None:
+  """Prints prefill, a round and the loop."""
+  for found in (programs.prefill(), programs.round(), programs.loop()):
+    print(_memory(found, hbm), flush=True)
+    if found.name == 'one round' and not found.excess:
+      print('  exchanged in a round:', _work(found).split('), ', 1)[1])
+
+
+def _steps(programs: Any, chip: Any, flags: argparse.Namespace,
+           rates: Sequence[float]) -> None:
+  """Prints steps, their estimated times, and what follows from them."""
+  from spec_cascades.evaluation import tpu  # pylint: disable=g-import-not-at-top
+  hop, uses_q = flags.hop_us * 1e-6, programs.case.uses_q
+  draft = programs.draft()
+  blocks = {}
+  for found in itertools.chain([draft], map(programs.block, flags.widths)):
+    if found.excess:
+      print(_memory(found, chip.hbm))
+      return
+    if found is not draft:
+      blocks[int(found.name.split()[-1])] = found
+    print(f'{found.name}: {1e3 * found.work.seconds(chip, hop):.3f} ms '
+          f'estimated; {_work(found)}', flush=True)
+  guess = tpu.estimate(draft, blocks, chip, hop)
+  flat = ', '.join(f'{w}: {guess.flatness(w):.2f}x' for w in blocks)
+  gamma = programs.case.gamma
+  drafting = (gamma + uses_q) * guess.times.drafter
+  whole = drafting + guess.times.block(gamma + 1)
+  plan = guess.plan(rates, uses_q=uses_q)
+  print(f'c {guess.cost:.3f}; verification over that of one token: {flat}')
+  print(f'a round of gamma {gamma}: {1e3 * whole:.3f} ms estimated')
+  print(f'acceptance {", ".join(f"{x:g}" for x in rates)}: best gamma '
+        f'{plan.gamma}, {plan.tokens:.2f} tokens a round, {plan.speedup:.2f}x '
+        'over the verifier alone, prompts left out')
+  print(ESTIMATED.format(flops=chip.flops / 1e12, link=chip.link / 1e9,
+                         bandwidth=chip.bandwidth / 1e9, hop=flags.hop_us))
+
+
+def main(args: Sequence[str]) -> None:
+  """Compiles and prints."""
+  flags, bindings = _flags(args)
+  # pylint: disable=g-import-not-at-top
+  from spec_cascades.evaluation import chips
+  from spec_cascades.evaluation import tpu
+  slice_, rates = chips.topology(flags.topology), chips.rates(flags.acceptance)
+  _cli.configure([flags.config], bindings)
+  case = _cli.call(tpu.Case)
+  case.models()
+  programs = tpu.Programs(case, tpu.devices(slice_))
+  mesh = dict(programs.verifier.layout.mesh.shape)
+  print(f'{flags.topology}: {slice_.size} chips {slice_.name}, {mesh}; '
+        f'{case.drafter} ({case.drafter_rules}) -> {case.verifier} '
+        f'({case.rules}), {case.dtype}, {case.batch} rows, prompts of '
+        f'{case.prompt}, {case.new_tokens} new tokens, gamma {case.gamma}')
+  print(f'jax {jax.__version__}, libtpu {tpu.version()}')
+  if flags.only != 'steps':
+    _programs(programs, slice_.chip.hbm)
+  if flags.only != 'programs':
+    _steps(programs, slice_.chip, flags, rates)
+
+
+if __name__ == '__main__':
+  _cli.run(main)

@@ -1,0 +1,234 @@
+"""What a compiled program does, read from its HLO text.
+
+Of a program for several devices all figures are one device's.
+"""
+from __future__ import annotations
+
+import collections
+import dataclasses
+import math
+import re
+from typing import Iterable, Iterator, Mapping
+
+COLLECTIVES = ('all-reduce', 'all-gather', 'reduce-scatter', 'all-to-all',
+               'ragged-all-to-all', 'collective-permute',
+               'collective-broadcast')
+# Of NumPy's types, those that caches have.
+NAMES = dict(float32='f32', bfloat16='bf16', float16='f16', int32='s32')
+HOST = ('infeed', 'outfeed', 'send', 'recv')
+CALLBACK = re.compile(r'custom_call_target="[^"]*(callback|host)[^"]*"', re.I)
+_HEAD = re.compile(r'^(ENTRY\s+)?%?([\w.\-]+) .*->.*\{\s*$')
+_LINE = re.compile(r'^\s+(?:ROOT )?%?([\w.\-]+) = (.*)$')
+_OPCODE = re.compile(r' *([a-z][\w\-]*)\(')
+_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
+_COMMENT = re.compile(r'/\*.*?\*/')
+_CALLED = re.compile(r'(?:calls|to_apply|body|condition|true_computation|'
+                     r'false_computation|branch_computations|'
+                     r'called_computations)=(\{[^}]*\}|%?[\w.\-]+)')
+_ARRAY = re.compile(r'\b(pred|[a-z]+\d+[a-z0-9]*)\[([\d,]*)\]')
+# As [groups,devices], as lists, or as some axes of a mesh.
+_GROUPS = re.compile(r'replica_groups=(?:\[\d+,(\d+)\]|\{\{([\d,]*)\}|'
+                     r'mesh\[([^\]]*)\][^{]*\{([^}]*)\})')
+_AXIS = re.compile(r"'(\w+)'(?::\(\d+\)|=)?(\d+)?")
+
+
+@dataclasses.dataclass(frozen=True)
+class Instruction:
+  """One line of a computation; `result` is its type, as written."""
+  name: str
+  result: str
+  opcode: str
+  line: str
+
+  @property
+  def called(self) -> list[str]:
+    """Computations that it runs."""
+    return [name for some in _CALLED.findall(self.line)
+            for name in re.findall(r'[\w.\-]+', some)]
+
+  @property
+  def kind(self) -> str:
+    """Of a collective, of both parts of an asynchronous one; else ''."""
+    kind = self.opcode.removesuffix('-start')
+    return kind if kind in COLLECTIVES else ''
+
+  @property
+  def group(self) -> int:
+    """Devices that take part in a collective; 1 if the line does not say."""
+    found = _GROUPS.search(self.line)
+    if not found:
+      return 1
+    if found[3]:
+      sizes = dict(_AXIS.findall(found[3]))
+      return math.prod(int(part or sizes[axis])
+                       for axis, part in _AXIS.findall(found[4]))
+    return int(found[1]) if found[1] else len(found[2].split(','))
+
+  @property
+  def nbytes(self) -> int:
+    """Bytes of the result; of a collective, of what it works on as a whole.
+
+    That is the larger side: what a gather returns, what a scatter is given.
+    """
+    sizes = array_bytes(self.result)
+    if not self.kind:
+      return sum(sizes)
+    scale = self.group if self.kind == 'reduce-scatter' else 1
+    if self.opcode.endswith('-start'):
+      # Operands, results and small marks: the results are the larger half.
+      outer = _top(self.result)
+      if self.kind != 'all-reduce' and len(outer) >= 2:
+        return scale * sum(array_bytes(outer[1]))
+    return scale * sum(sizes)
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+  """Computations by name; `entry` is the first to run."""
+  computations: Mapping[str, tuple[Instruction, ...]]
+  entry: str
+
+  def reach(self, names: Iterable[str]) -> Iterator[Instruction]:
+    """Instructions of these computations and of all that they run."""
+    left, seen = list(names), set()
+    while left:
+      name = left.pop()
+      if name in seen or name not in self.computations:
+        continue
+      seen.add(name)
+      for x in self.computations[name]:
+        yield x
+        left += x.called
+
+  @property
+  def loops(self) -> list[Instruction]:
+    """The outermost loops, in order."""
+    found, left, seen = [], [self.entry], set()
+    while left:
+      name = left.pop(0)
+      for x in self.computations.get(name, ()):
+        if x.opcode == 'while':
+          found.append(x)
+        else:
+          fresh = [y for y in x.called if y not in seen]
+          seen.update(fresh)
+          left += fresh
+    return found
+
+  def weighted(self, trips: int = 1) -> list[tuple[Instruction, int]]:
+    """Instructions and how often they run; of a branch, each as if taken.
+
+    Args:
+      trips: Of loops that do not say how often they run.
+    """
+    out, left = [], [(self.entry, 1)]
+    while left:
+      name, times = left.pop()
+      for x in self.computations.get(name, ()):
+        out.append((x, times))
+        known = _TRIPS.search(x.line)
+        more = int(known[1]) if known else trips
+        left += [(y, times * (more if x.opcode == 'while' else 1))
+                 for y in x.called]
+    return out
+
+  def inside(self, loop: Instruction) -> list[Instruction]:
+    """What a loop runs, its condition and inner loops included."""
+    return list(self.reach(loop.called))
+
+
+def parse(text: str) -> Program:
+  """The computations of a program.
+
+  Raises:
+    ValueError: The text has no entry computation.
+  """
+  computations, entry, name = {}, '', ''
+  for line in text.splitlines():
+    head = _HEAD.match(line)
+    if head:
+      name = head[2]
+      computations[name] = []
+      entry = name if head[1] else entry
+    elif name and (found := _LINE.match(_COMMENT.sub('', line))):
+      result, rest = _type_first(found[2])
+      if opcode := _OPCODE.match(rest):
+        computations[name].append(
+            Instruction(found[1], result, opcode[1], line))
+  if not entry:
+    raise ValueError('No ENTRY computation in the text; give what '
+                     'compiled.as_text() returns.')
+  return Program({k: tuple(x) for k, x in computations.items()}, entry)
+
+
+def _type_first(text: str) -> tuple[str, str]:
+  """A type, which may be a tuple of types, and what follows it."""
+  depth = 0
+  for i, x in enumerate(text):
+    depth += (x in '({[') - (x in ')}]')
+    if x == ' ' and depth == 0:
+      return text[:i], text[i:]
+  return text, ''
+
+
+def array_bytes(types: str) -> list[int]:
+  """Bytes of each array in a type: 'f32[2,3], pred[]' has 24 and 1."""
+  out = []
+  for dtype, dims in _ARRAY.findall(types):
+    bits = 8 if dtype == 'pred' else int(re.search(r'\d+', dtype)[0])
+    out.append(math.ceil(
+        bits * math.prod(int(n) for n in dims.split(',') if n) / 8))
+  return out
+
+
+def _top(types: str) -> list[str]:
+  """The parts of a tuple's type: '((a, b), c)' has '(a, b)' and 'c'."""
+  parts, depth, start = [], 0, 1
+  for i, x in enumerate(types):
+    depth += (x in '({[') - (x in ')}]')
+    if (x == ',' and depth == 1) or (x == ')' and depth == 0):
+      parts.append(types[start:i].strip())
+      start = i + 1
+  return parts
+
+
+def collectives(found: Iterable[Instruction]) -> list[Instruction]:
+  """Those between devices; the second part of an asynchronous one is none."""
+  return [x for x in found if x.kind]
+
+
+def totals(found: Iterable[Instruction]) -> dict[str, tuple[int, int]]:
+  """Number and bytes of collectives by kind, each counted once."""
+  out = collections.defaultdict(lambda: (0, 0))
+  for x in collectives(found):
+    number, nbytes = out[x.kind]
+    out[x.kind] = number + 1, nbytes + x.nbytes
+  return dict(out)
+
+
+def host_transfers(found: Iterable[Instruction]) -> list[Instruction]:
+  """What waits for the host, or calls it."""
+  return [x for x in found if x.opcode.removesuffix('-done') in HOST
+          or (x.opcode == 'custom-call' and CALLBACK.search(x.line))]
+
+
+def copies(found: Iterable[Instruction], shapes: Iterable[str]
+           ) -> list[Instruction]:
+  """Copies of arrays of these types, such as 'f32[4,48,2,8]'.
+
+  What is moved into on-chip memory, S(...) in a type, or out of it is none.
+  """
+  shapes = set(shapes)
+  moved = lambda x: x.opcode == 'copy-start' and len({
+      re.search(r'S\(\d+\)|$', part)[0] for part in _top(x.result)[:2]}) > 1
+  return [x for x in found if x.opcode in ('copy', 'copy-start')
+          and any(f'{a}[{b}]' in shapes for a, b in _ARRAY.findall(x.result))
+          and not moved(x)]
+
+
+def donated(text: str) -> set[int]:
+  """Numbers of the parameters whose memory an output takes over."""
+  head = next((x for x in text.splitlines() if x.startswith('HloModule')), '')
+  found = re.search(r'input_output_alias=\{(.*?)\}\s*,\s*[a-z_]+=', head)
+  return {int(n) for n in re.findall(
+      r':\s*\((\d+),', found[1] if found else '')}

@@ -1,0 +1,40 @@
+"""compile_tpu.py on the command line; nothing is compiled here."""
+import importlib.util
+
+import cli_test
+import pytest
+
+CONFIG = '--config=gin/tpu/t5_small_xl.gin'
+
+
+def test_it_refuses():
+  v4 = '--topology=v4-8'
+  cli_test.check('compile_tpu', [
+      ([CONFIG], '--topology'), ([v4], '--config'),
+      (['--topology=v4-4', CONFIG], 'v4-8, v4-16'),
+      (['--topology=h100', CONFIG], 'v6e-256'),
+      ([v4, '--config=gin/tpu/none.gin'], 'No gin file'),
+      ([v4, CONFIG, '--gin.VERIFER=t5_base'], 'VERIFER'),
+      ([v4, CONFIG, '--gin.VERIFIER=t5_huge'], 'Unknown preset'),
+      ([v4, CONFIG, '--gin.DRAFTER=gemma2_2b'], 'do not go together'),
+      ([v4, CONFIG, '--gin.BATCH=3', '--gin.DATA=2'], 'a multiple'),
+      ([v4, CONFIG, '--acceptance=80%'], 'from 0 to 1'),
+      ([v4, CONFIG, '--widths=2,4'], '1 among them'),
+      ([v4, CONFIG, '--widths=1,x'], '1 among them'),
+      ([v4, CONFIG, '--hop_us=-1'], '0 or more')])
+
+
+@pytest.mark.skipif(importlib.util.find_spec('libtpu') is not None,
+                    reason='libtpu is installed')
+def test_without_libtpu_it_says_what_to_install():
+  cli_test.check('compile_tpu', [
+      (['--topology=v4-8', CONFIG], "pip install 'libtpu==0.0.42.*'")])
+
+
+@pytest.mark.skipif(importlib.util.find_spec('libtpu') is None,
+                    reason="needs pip install 'libtpu==0.0.42.*', 200 MB")
+def test_four_chips_are_not_three_groups():
+  cli_test.check('compile_tpu', [
+      (['--topology=v4-8', CONFIG, '--gin.BATCH=3', '--gin.DATA=3'],
+       'what divides 4'),
+      (['--topology=v4-8', CONFIG, '--gin.RULES=pipeline'], 'Unknown rules')])
