@@ -31,7 +31,8 @@ def _flags(args: Sequence[str]) -> argparse.Namespace:
   add('--file', help='read the texts from this file instead')
   add('--rule', default='Lossless', help='a class of spec_cascades/targets')
   add('--alpha', type=float, help="the rule's threshold")
-  add('--drafter', default='chain', help='chain (default), ngram, skip or null')
+  add('--drafter', default='chain', help='chain (default), tree, ngram, '
+      'jacobi, lookahead, skip or null')
   add('--gamma', type=int, default=5, help='tokens drafted a round')
   add('--temperature', type=float, default=0.0, help='0 (default) is greedy')
   add('--top_p', type=float, default=1.0)

@@ -9,6 +9,8 @@ from spec_cascades import check
 from spec_cascades import targets
 from spec_cascades import warp
 from spec_cascades.drafters import chain
+from spec_cascades.drafters import jacobi
+from spec_cascades.drafters import lookahead
 from spec_cascades.drafters import ngram
 from spec_cascades.drafters import null
 from spec_cascades.drafters import tree
@@ -114,6 +116,18 @@ def ngram_drafter(pair: pairs.Pair, gamma: int, order: int = 2):
   return ngram.NGram(gamma, order), None
 
 
+def jacobi_drafter(pair: pairs.Pair, gamma: int):
+  """The verifier's own answers to gamma guesses of the round before."""
+  del pair
+  return jacobi.Jacobi(gamma), None
+
+
+def lookahead_drafter(pair: pairs.Pair, gamma: int):
+  """n-grams of gamma + 1 tokens that the verifier made in earlier rounds."""
+  size = pair.verifier.lm.vocab_size
+  return lookahead.Lookahead(size, window=5, order=gamma + 1, guesses=5), None
+
+
 def tree_drafter(pair: pairs.Pair, gamma: int):
   """A chain of gamma tokens of the small model, each beside a second choice."""
   spine = (-1, *(max(2 * i - 1, 0) for i in range(gamma) for _ in range(2)))
@@ -129,8 +143,9 @@ def skip_drafter(pair: pairs.Pair, gamma: int):
 
 
 DRAFTERS = dict(null=null_drafter, chain=chain_drafter, tree=tree_drafter,
-                ngram=ngram_drafter, skip=skip_drafter)
-WITHOUT_Q = ('null', 'ngram')
+                ngram=ngram_drafter, jacobi=jacobi_drafter,
+                lookahead=lookahead_drafter, skip=skip_drafter)
+WITHOUT_Q = ('null', 'ngram', 'jacobi', 'lookahead')
 WITHOUT_MODEL = (*WITHOUT_Q, 'skip')
 
 

@@ -24,7 +24,8 @@ def pair(pair_dir):
 
 
 @pytest.mark.parametrize('rule, drafter, temperature', [
-    ('TokenV3', 'chain', 1.), ('Lossless', 'ngram', 0.)])
+    ('TokenV3', 'chain', 1.), ('Lossless', 'ngram', 0.),
+    ('Lossless', 'jacobi', 0.), ('Lossless', 'lookahead', 1.)])
 def test_streamed_text_equals_the_loops(pair, rule, drafter, temperature):
   settings = translate.Settings(rule, drafter, gamma=3, seed=4, max_length=24,
                                 temperature=temperature)
