@@ -165,7 +165,7 @@ def in_a_process(directory, part):
   tinypair.make_vocabulary(directory)
   flags = os.environ.get('XLA_FLAGS', '')
   done = subprocess.run(
-      [sys.executable, '-c', 'from training import sharding_test as t; '
+      [sys.executable, '-c', 'from training import mesh_test as t; '
        't.main()', str(directory), part],
       cwd=ROOT, capture_output=True, text=True, check=False, env=dict(
           os.environ, PYTHONPATH=f'{ROOT}{os.pathsep}{ROOT / "tests"}',
