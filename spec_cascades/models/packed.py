@@ -5,9 +5,7 @@ import abc
 import dataclasses
 from typing import Any
 
-from flax import core
 from flax import linen as nn
-from flax.linen import partitioning
 import jax
 from jaxtyping import Array, Float, Int
 
@@ -40,11 +38,6 @@ class PackedModel(abc.ABC):
   def init_params(self, key: jax.Array) -> dict[str, Any]:
     """Random parameters in checkpoint layout."""
     return self.variables(key)['params']
-
-  def logical_axes(self) -> dict[str, Any]:
-    """Names of every parameter's axes, by which T5X partitions them."""
-    made = jax.eval_shape(lambda: self.variables(jax.random.key(0)))
-    return core.unfreeze(partitioning.get_axis_names(made['params_axes']))
 
   def pack(self, params: dict[str, Any], *,
            joined: bool = True) -> dict[str, Any]:

@@ -136,7 +136,7 @@ def train(run: Run, *, log: Callable[[str], None] = print
   """
   corpus, recipe = run.corpus, run.recipe
   start.check(run.lm, corpus, recipe.max_length)
-  sharding.mesh(run.mesh, run.lm)
+  sharding.layout(run.mesh, run.lm)
   if run.online is None:
     corpus.batch(0)                    # there is one, or this says why not
   check.interval('accumulate', recipe.accumulate, 1, 10**6, whole=True)
@@ -210,7 +210,7 @@ def _optimizer(run):
 
 def _start(run, update, saves, memory, log):
   """The newest checkpoint of this run, or a fresh state; and the memory."""
-  key, mesh = jax.random.key(run.recipe.seed), sharding.mesh(run.mesh)
+  key, mesh = jax.random.key(run.recipe.seed), sharding.layout(run.mesh)
   fresh = lambda: update.init(run.lm.init_params(key))
   newest = saves.latest_step()
   if newest is not None:
@@ -248,8 +248,7 @@ def _teacher(run):
   if run.teacher is None:
     return None, None
   lm, params = start.teacher(run.teacher, run.lm, run.corpus.vocabulary)
-  mesh = sharding.mesh(run.mesh, lm)
-  return lm, jax.device_put(params, sharding.params(lm, mesh))
+  return lm, sharding.place(lm, params, sharding.layout(run.mesh, lm))
 
 
 def saved(state: Any) -> ocp.args.StandardSave:
