@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import hashlib
 import pathlib
-from typing import Any, Callable
+from typing import Any, Callable, Mapping
 
 from spec_cascades import checkpoints
 from spec_cascades.checkpoints import loading
@@ -55,12 +55,28 @@ class Model:
 
 
 @dataclasses.dataclass(frozen=True)
+class Part:
+  """What a drafter that is no model was given: its parameters."""
+  params: Any
+  sha256: str
+
+
+@dataclasses.dataclass(frozen=True)
 class Pair:
-  """Models that read and write the same vocabulary; the drafter may be None."""
+  """Models that read and write the same vocabulary.
+
+  Attributes:
+    verifier: The large one.
+    drafter: The small one, if any.
+    vocabulary: Of both.
+    vocabulary_sha256: Of the vocabulary.
+    parts: By the name of a drafter, what it needs besides.
+  """
   verifier: Model
   drafter: Model | None
   vocabulary: Any
   vocabulary_sha256: str
+  parts: Mapping[str, Part] = dataclasses.field(default_factory=dict)
 
   @property
   def max_input_length(self) -> int:
@@ -76,8 +92,12 @@ class Pair:
 
 def prompt_of(lm: Any) -> Callable[..., Any]:
   """From tokens to a model's prompt: an encoder's input, or its prefix."""
-  encodes = type(reduced.whole(lm)) is t5.T5
-  return text.encoder_prompt if encodes else text.prefix_prompt
+  return text.encoder_prompt if encodes(lm) else text.prefix_prompt
+
+
+def encodes(lm: Any) -> bool:
+  """Whether a model's input is an encoder's."""
+  return type(reduced.whole(lm)) is t5.T5
 
 
 def load(verifier: str = str(SHIPPED / 'verifier'),

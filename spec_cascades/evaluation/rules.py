@@ -13,8 +13,10 @@ from spec_cascades.drafters import jacobi
 from spec_cascades.drafters import lookahead
 from spec_cascades.drafters import ngram
 from spec_cascades.drafters import null
+from spec_cascades.drafters import retrieval
 from spec_cascades.drafters import tree
 from spec_cascades.evaluation import pairs
+from spec_cascades.evaluation import parts
 from spec_cascades.models import skip
 
 RULES = {rule.__name__: rule for rule in (
@@ -26,7 +28,7 @@ RULES = {rule.__name__: rule for rule in (
 BASELINES = {rule.__name__: rule for rule in (
     baselines.SeqCascade, baselines.TokenCascade, baselines.OracleCascade,
     baselines.OriginalBiLD)}
-CHAIN, NULL = 'chain', 'null'
+CHAIN, NULL, REST = 'chain', 'null', 'rest'
 
 
 def takes_alpha(rule: Callable[..., Any]) -> bool:
@@ -134,6 +136,12 @@ def tree_drafter(pair: pairs.Pair, gamma: int):
   return tree.Tree(pair.drafter.lm, spine), pair.drafter.params
 
 
+def rest_drafter(pair: pairs.Pair, gamma: int):
+  """Up to gamma tokens that a datastore has behind the text, in a tree."""
+  return (retrieval.Retrieval(gamma, nodes=2 * gamma + 1),
+          pair.parts[REST].params)
+
+
 def skip_drafter(pair: pairs.Pair, gamma: int):
   """A third of the verifier's own decoder layers, at even distances."""
   lm, params = pair.verifier.lm, pair.verifier.params
@@ -144,8 +152,9 @@ def skip_drafter(pair: pairs.Pair, gamma: int):
 
 DRAFTERS = dict(null=null_drafter, chain=chain_drafter, tree=tree_drafter,
                 ngram=ngram_drafter, jacobi=jacobi_drafter,
-                lookahead=lookahead_drafter, skip=skip_drafter)
-WITHOUT_Q = ('null', 'ngram', 'jacobi', 'lookahead')
+                lookahead=lookahead_drafter, rest=rest_drafter,
+                skip=skip_drafter)
+WITHOUT_Q = ('null', 'ngram', 'jacobi', 'lookahead', 'rest')
 WITHOUT_MODEL = (*WITHOUT_Q, 'skip')
 
 
@@ -176,7 +185,10 @@ def check_drafter(name: str, rule: Any, gamma: int) -> None:
 
 
 def check_pair(name: str, pair: pairs.Pair) -> None:
-  """Raises ValueError for a drafter that needs a small model there is not."""
+  """Raises ValueError for a drafter that needs what the pair has not."""
+  if name in parts.READERS and name not in pair.parts:
+    raise ValueError(f'The drafter {name} needs a path to read: --drafter_dir '
+                     f"of decode.py, or parts={{'{name}': ...}} of a sweep.")
   if name not in WITHOUT_MODEL and pair.drafter is None:
     raise ValueError(f'The drafter {name} needs a small model, such as '
                      f'--drafter_dir; or take {", ".join(WITHOUT_MODEL)}.')

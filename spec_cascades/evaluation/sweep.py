@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, Mapping, Sequence
 
 from spec_cascades.evaluation import asking as asking_lib
 from spec_cascades.evaluation import choosing
@@ -15,6 +15,7 @@ from spec_cascades.evaluation import forced
 from spec_cascades.evaluation import journal as journal_lib
 from spec_cascades.evaluation import measured
 from spec_cascades.evaluation import pairs
+from spec_cascades.evaluation import parts
 from spec_cascades.evaluation import points as points_lib
 from spec_cascades.evaluation import programs as programs_lib
 from spec_cascades.evaluation import qualities
@@ -40,6 +41,7 @@ class Sweep:
     curves: Rules and thresholds; both models alone are always run.
     verifier: Checkpoint of the large model.
     drafter: Checkpoint of the small model; None: curves need none.
+    parts: Paths of what other drafters need, such as {'rest': 'a/datastore'}.
     dtype: Of both models' weights, activations and caches, in `pairs.DTYPES`.
     asking: How a source becomes a prompt, for decoder-only models.
     data: Path of a tab-separated file, or one of `sources`.
@@ -66,6 +68,7 @@ class Sweep:
   curves: Sequence[points_lib.Curve]
   verifier: str = str(pairs.SHIPPED / 'verifier')
   drafter: str | None = str(pairs.SHIPPED / 'drafter')
+  parts: Mapping[str, str] | None = None
   dtype: str = 'float32'
   asking: asking_lib.Asking = asking_lib.Asking()
   data: Any = str(examples_lib.SOFTWARE_DOCS)
@@ -141,8 +144,9 @@ class Run:
                           sweep.batch)
     # Refuses now what can't be measured here, rather than after the decoding.
     self.quality.parts([''], [self.examples[0].references])
-    self.pair = pairs.load(sweep.verifier, sweep.drafter, dtype=sweep.dtype,
-                           progress=loading)
+    self.pair = parts.added(
+        pairs.load(sweep.verifier, sweep.drafter, dtype=sweep.dtype,
+                   progress=loading), sweep.parts or {})
     for point in points:
       rules.check_pair(point.drafter or rules.NULL, self.pair)
     self.buckets = [programs_lib.Bucket(*pair) for pair in sweep.buckets]
@@ -171,6 +175,7 @@ class Run:
         data=examples_lib.digest(self.examples),
         verifier=self.pair.verifier.sha256,
         drafter=self.pair.drafter and self.pair.drafter.sha256,
+        parts={name: x.sha256 for name, x in self.pair.parts.items()},
         dtype=self.sweep.dtype,
         asking=dataclasses.asdict(self.sweep.asking), quality=self.quality.name,
         vocabulary=self.pair.vocabulary_sha256, seed=self.sweep.seed,

@@ -1,0 +1,97 @@
+"""Datastores for REST on disk: a text, its suffixes, and whose tokens they are.
+
+A directory with tokens.npy and order.npy, which are read through memory maps,
+and datastore.json.
+"""
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pathlib
+from typing import Iterable, Sequence
+
+import jax.numpy as jnp
+import numpy as np
+
+from spec_cascades.drafters import retrieval
+
+ABOUT, ARRAYS = 'datastore.json', ('tokens', 'order')
+VERSION = 1
+
+
+def joined(texts: Iterable[Sequence[int]], start: Sequence[int]) -> np.ndarray:
+  """One row of tokens: every text behind what a decoder starts with.
+
+  Args:
+    texts: Tokens, with EOS.
+    start: What comes before the first token of an output, 0 for a T5.
+  """
+  rows = [np.asarray([*start, *text], np.int32) for text in texts]
+  return np.concatenate(rows) if rows else np.zeros(0, np.int32)
+
+
+def write(directory: str, store: retrieval.Datastore, vocabulary: str,
+          about: str) -> pathlib.Path:
+  """Writes a datastore; datastore.json last, so that a half is none.
+
+  Args:
+    directory: Is made; what is in it of a datastore is replaced.
+    store: See `retrieval.index`.
+    vocabulary: SHA-256 of the vocabulary, `Pair.vocabulary_sha256`.
+    about: What its text is, to show.
+  """
+  place = pathlib.Path(directory).expanduser()
+  place.mkdir(parents=True, exist_ok=True)
+  (place / ABOUT).unlink(missing_ok=True)
+  for name in ARRAYS:
+    np.save(place / f'{name}.npy', np.asarray(getattr(store, name), np.int32))
+  said = dict(version=VERSION, vocabulary=vocabulary, about=about,
+              sizes=len(store.tokens), sha256=_digest(place))
+  partial = place / f'{ABOUT}.{os.getpid()}.partial'
+  partial.write_text(json.dumps(said, indent=1) + '\n', encoding='utf-8')
+  os.replace(partial, place / ABOUT)
+  return place
+
+
+def read(directory: str, vocabulary: str,
+         size: int) -> tuple[retrieval.Datastore, str]:
+  """A datastore and the SHA-256 of its arrays.
+
+  Args:
+    directory: See `write`.
+    vocabulary: SHA-256 of the vocabulary of the model that it is for.
+    size: Of that vocabulary.
+
+  Raises:
+    ValueError: There is none, it is damaged or of another vocabulary.
+  """
+  place = pathlib.Path(directory).expanduser()
+  if not (place / ABOUT).is_file():
+    raise ValueError(f'No datastore in {directory}; make one with '
+                     'scripts/build_datastore.py.')
+  hint = 'make it again with scripts/build_datastore.py'
+  try:
+    said = json.loads((place / ABOUT).read_text(encoding='utf-8'))
+    tokens, order = (np.load(place / f'{name}.npy', mmap_mode='r',
+                             allow_pickle=False) for name in ARRAYS)
+    kept, digest = said['vocabulary'], said['sha256']
+    whole = digest == _digest(place) and said['version'] == VERSION
+  except (OSError, ValueError, KeyError, TypeError) as error:
+    raise ValueError(f"The datastore in {directory} can't be read ({error}); "
+                     f'{hint}.') from None
+  if kept != vocabulary:
+    raise ValueError(f'The datastore in {directory} has the tokens of another '
+                     f'vocabulary; {hint}, and --verifier.')
+  if not whole or tokens.shape != order.shape or tokens.max() >= size:
+    raise ValueError(f'The datastore in {directory} is damaged: its arrays are '
+                     f'not those that {ABOUT} speaks of; {hint}.')
+  return retrieval.Datastore(jnp.asarray(tokens), jnp.asarray(order)), digest
+
+
+def _digest(place):
+  state = hashlib.sha256()
+  for name in ARRAYS:
+    with (place / f'{name}.npy').open('rb') as file:
+      state.update(hashlib.file_digest(file, 'sha256').digest())
+  return state.hexdigest()

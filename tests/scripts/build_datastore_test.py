@@ -1,0 +1,114 @@
+"""scripts/build_datastore.py, and what decodes with what it writes."""
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+from spec_cascades.drafters import retrieval
+from spec_cascades.evaluation import datastores, examples, pairs, parts
+from spec_cascades.evaluation import rules, translate
+from tests.scripts.cli_test import check, drive
+
+TEXTS = [x.reference for x in examples.read()][:20]
+
+
+@pytest.fixture(scope='module')
+def built(pair_dir, tmp_path_factory):
+  """The datastore, and the pair that has it."""
+  place = tmp_path_factory.mktemp('built')
+  (place / 'texts.txt').write_text('\n'.join([*TEXTS, '']), encoding='utf-8')
+  command = ['--file', str(place / 'texts.txt'), '--verifier',
+             str(pair_dir / 'verifier'), '--output', str(place / 'store')]
+  (code, err, out, _), = drive('build_datastore', [command])
+  assert code == 0, err
+  pair = pairs.load(str(pair_dir / 'verifier'), None)
+  assert str(place / 'store') in out
+  return place / 'store', parts.added(pair, {'rest': str(place / 'store')})
+
+
+def test_it_holds_every_text_from_start_to_end(built):
+  _, pair = built
+  store = pair.parts['rest'].params
+  want = [t for x in TEXTS for t in (0, *pair.vocabulary.encode(x))]
+  assert store.tokens.tolist() == want
+  np.testing.assert_array_equal(store.order,
+                                retrieval.index(np.array(want)).order)
+
+
+def test_the_first_token_is_drafted_as_texts_begin(built):
+  """The decoder's start token is in the datastore."""
+  _, pair = built
+  drafter, store = rules.drafter('rest', pair, 4)
+  chains, lengths = drafter._follows(store, np.zeros(1, np.int32),
+                                     np.int32(1))
+  begins = {pair.vocabulary.bare(x)[0] for x in TEXTS}
+  assert set(np.asarray(chains)[np.asarray(lengths) > 0, 0].tolist()) <= begins
+
+
+def test_greedy_text_is_that_without_drafts(built):
+  _, pair = built
+  said = []
+  for name in ('rest', 'null'):
+    settings = translate.Settings(drafter=name, gamma=4, max_length=24)
+    translator = translate.Translator(pair, settings)
+    steps = list(translator(translator.encode('Click the button.')))
+    said.append(''.join(x.text for x in steps))
+  assert said[0] == said[1] != ''
+
+
+def test_what_is_refused(built, pair_dir, tmp_path):
+  store, _ = built
+  verifier = str(pair_dir / 'verifier')
+  damaged, half = tmp_path / 'damaged', tmp_path / 'half'
+  for place in (damaged, half):
+    shutil.copytree(store, place)
+  (half / 'datastore.json').unlink()
+  order = np.load(damaged / 'order.npy')
+  order[3] += 1
+  np.save(damaged / 'order.npy', order)
+  cut = shutil.copytree(store, tmp_path / 'cut')
+  (cut / 'order.npy').write_bytes(b'\x93NUMPY')
+  asked = lambda path, *more: [
+      '--drafter', 'rest', '--drafter_dir', str(path), *more, 'Click.']
+  ours = '--verifier', verifier
+  check('decode', [
+      (['--drafter', 'rest', '--verifier', verifier, 'Click.'], 'needs a path'),
+      (asked(tmp_path / 'nothing', *ours), 'No datastore in'),
+      (asked(half, *ours), 'No datastore in'),
+      (asked(damaged, *ours), 'is damaged'),
+      (asked(cut, *ours), "can't be read"),
+      (asked(store), 'another vocabulary')])
+  empty = tmp_path / 'empty.txt'
+  empty.write_text(' \n', encoding='utf-8')
+  out = str(tmp_path / 'out')
+  check('build_datastore', [
+      (['--output', out], 'give one of the two'),
+      (['--output', out, '--file', str(empty), '--verifier', verifier],
+       'one row of token ids'),
+      (['--output', out, '--corpora', 'nothing'], 'nothing')])
+  assert not (tmp_path / 'out').exists()
+
+
+def test_a_part_of_an_unknown_drafter_is_refused(built):
+  _, pair = built
+  with pytest.raises(ValueError, match="drafter 'chain'; allowed: rest"):
+    parts.added(pair, {'chain': 'x'})
+
+
+def test_half_a_datastore_is_none(tmp_path, monkeypatch):
+  """Written last is what makes it one."""
+  store = retrieval.index(np.arange(9))
+  datastores.write(str(tmp_path), store, 'a', 'numbers')
+  with monkeypatch.context() as patch:
+    patch.setattr(np, 'save', lambda *_: (_ for _ in ()).throw(OSError('full')))
+    with pytest.raises(OSError):
+      datastores.write(str(tmp_path), store, 'a', 'numbers')
+  with pytest.raises(ValueError, match='No datastore'):
+    datastores.read(str(tmp_path), 'a', 9)
+  datastores.write(str(tmp_path), store, 'a', 'numbers')
+  found, digest = datastores.read(str(tmp_path), 'a', 9)
+  assert digest == json.loads((tmp_path / 'datastore.json').read_text())[
+      'sha256']
+  jax.tree.map(np.testing.assert_array_equal, found, store)
