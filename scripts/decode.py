@@ -31,8 +31,8 @@ def _flags(args: Sequence[str]) -> argparse.Namespace:
   add('--file', help='read the texts from this file instead')
   add('--rule', default='Lossless', help='a class of spec_cascades/targets')
   add('--alpha', type=float, help="the rule's threshold")
-  add('--drafter', default='chain', help='chain (default), tree, ngram, '
-      'jacobi, lookahead, rest, skip or null')
+  add('--drafter', default='chain', help='chain (default), adaptive, '
+      'tracking, tree, ngram, jacobi, lookahead, rest, skip, exit or null')
   add('--gamma', type=int, default=5, help='tokens drafted a round')
   add('--temperature', type=float, default=0.0, help='0 (default) is greedy')
   add('--top_p', type=float, default=1.0)
@@ -43,8 +43,10 @@ def _flags(args: Sequence[str]) -> argparse.Namespace:
       "model's")
   add('--verifier', help='model directory, or any checkpoint; default: the '
       'shipped pair')
-  add('--drafter_dir', help='the same, for the drafters chain and tree; for '
-      'rest a datastore of scripts/build_datastore.py')
+  add('--drafter_dir', help='the same, for drafters that are a small model')
+  add('--part', help='what else a drafter needs: rest a datastore of '
+      'scripts/build_datastore.py, adaptive costs of scripts/benchmark.py '
+      'steps --output')
   add('--dtype', default='float32', help='of weights, activations and caches: '
       'float32 (default) or bfloat16, which halves memory')
   add('--chat', action='store_true', help='the text is a message to answer; '
@@ -78,21 +80,18 @@ def _models(flags: argparse.Namespace) -> Any:
   from spec_cascades.evaluation import parts
   from spec_cascades.evaluation import rules
   options = dict(dtype=flags.dtype, progress=_cli.loading_bar())
-  small, built = flags.drafter_dir, {}
-  if small and flags.drafter in parts.READERS:
-    small, built = None, {flags.drafter: small}
   if flags.verifier is None or pairs.is_own(flags.verifier):
     if flags.chat:
       raise ValueError('--chat needs --verifier, a checkpoint with a chat '
                        'template.')
-    given = dict(verifier=flags.verifier, drafter=small)
+    given = dict(verifier=flags.verifier, drafter=flags.drafter_dir)
     given = {name: path for name, path in given.items() if path}
     # The drafter that comes with the project is read if one is needed.
     none = {'drafter': None} if flags.drafter in rules.WITHOUT_MODEL else {}
     pair = pairs.load(**(none | given), **options)
   else:
-    pair = pairs.load(flags.verifier, small, **options)
-  return parts.added(pair, built)
+    pair = pairs.load(flags.verifier, flags.drafter_dir, **options)
+  return parts.added(pair, {flags.drafter: flags.part} if flags.part else {})
 
 
 def main(args: Sequence[str]) -> None:

@@ -29,6 +29,7 @@ from spec_cascades import checkpoints
 from spec_cascades import decode
 from spec_cascades import types
 from spec_cascades import warp
+from spec_cascades.evaluation import parts
 from spec_cascades.evaluation import rules
 from spec_cascades.models import t5
 from spec_cascades.training import losses
@@ -78,6 +79,10 @@ class SpeculativeModel(models.EncoderDecoderModel):
     """
     self._rule = rules.make(rule, alpha)
     rules.check_drafter(drafter, self._rule, gamma)
+    if drafter in parts.READERS:
+      rest = ', '.join(x for x in rules.DRAFTERS if x not in parts.READERS)
+      raise ValueError(f'The drafter {drafter} reads a file of its own, which '
+                       f'T5X has no place for; allowed: {rest}.')
     rules.check_sampling(temperature, top_p, top_k)
     super().__init__(module, **kwargs)
     self.verifier = models.EncoderDecoderModel(verifier_module, **kwargs)

@@ -12,7 +12,8 @@ import pytest
 from spec_cascades import api, decode, targets, types, verify
 from spec_cascades import drafters as drafters_lib
 from spec_cascades.drafters import (
-    chain, jacobi, lookahead, ngram, null, retrieval, tree)
+    adaptive, chain, early_exit, jacobi, lookahead, ngram, null, retrieval,
+    tracking, tree, vertical)
 from spec_cascades.models import recompute, table, toy
 from spec_cascades.warp import Warp
 from tests.common import LM, P, Q, RAGGED, keys, select
@@ -24,6 +25,12 @@ DRAFTERS = dict(
     Chain=((chain.Chain(LM, 3),) * 2, Q),
     Below=((chain.Chain(LM, 3, chain.Below(.6)),
             chain.Chain(LM, 3, chain.Below(.3))), Q),
+    Adaptive=((adaptive.Adaptive(chain.Chain(LM, 3), .1),
+               adaptive.Adaptive(chain.Chain(LM, 3), .4)), Q),
+    Tracking=((tracking.Tracking(chain.Chain(LM, 3)),
+               tracking.Tracking(chain.Chain(LM, 3), .5)), Q),
+    EarlyExit=((early_exit.EarlyExit(chain.Chain(LM, 3), 1),) * 2, Q),
+    Vertical=((vertical.Vertical(LM, ngram.NGram(2, 1), 3),) * 2, (Q, None)),
     NGram=((ngram.NGram(3, 1),) * 2, None),
     Jacobi=((jacobi.Jacobi(3),) * 2, None),
     Retrieval=((retrieval.Retrieval(3, 6, 4, 4),) * 2,
@@ -71,8 +78,10 @@ def test_the_tables_are_complete():
   assert public_classes(targets) == set(RULES)
   assert public_classes(verify) - {'Supports', 'Fixed'} == set(VERIFIERS)
   found = set().union(*(public_classes(m) for m in (
-      chain, jacobi, lookahead, ngram, null, retrieval, tree)))
-  found -= {'Pool', 'Datastore'}
+      adaptive, chain, early_exit, jacobi, lookahead, ngram, null, retrieval,
+      tracking, tree, vertical)))
+  found -= {'Pool', 'Datastore', 'Levels', 'Record',
+            'Tracked'}
   assert found <= set(DRAFTERS)
   assert drafters_lib.__doc__
 
@@ -94,7 +103,7 @@ class TestDrafters:
   def make(self, name, which=0):
     drafters, params = DRAFTERS[name]
     return (decode.GenSpecSample(LM, drafters[which], 20, eos=-1), params,
-            targets.Chow(.4) if hasattr(drafters[which], 'lm')
+            targets.Chow(.4) if params is Q or isinstance(params, tuple)
             else targets.Lossless())
 
   def test_argument_names(self, name):

@@ -21,8 +21,8 @@ ORDER = '''
   theory
   models
   sharding
-  drafters
   decode
+  drafters
   baselines
   __init__
   data

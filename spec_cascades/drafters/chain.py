@@ -5,7 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Key
+from jaxtyping import Array, Int, Key
 
 from spec_cascades import check
 from spec_cascades import struct
@@ -26,13 +26,15 @@ class Chain(Cached):
   the first call of a round then feeds the last two committed tokens.
 
   A `stop` may look at q of a node before a child is drawn, never at the child:
-  dropping a child for its own q would bias the law.
+  dropping a child for its own q would bias the law. A row drafts at most `most`
+  tokens, a number as traced as a threshold.
 
   Reference: Leviathan et al. (2023), https://arxiv.org/abs/2211.17192
   """
   lm: Any = struct.field(pytree_node=False)
   length: int = struct.field(pytree_node=False)
   stop: Any = None
+  most: int | Int[Array, '*B'] | None = None
 
   def __post_init__(self):
     check.gamma(self.length)
@@ -43,7 +45,10 @@ class Chain(Cached):
     return self.length + 1
 
   def validate(self, batch: int | None = None) -> None:
-    """Raises ValueError for a bad stopping threshold; host only."""
+    """Raises ValueError for a bad threshold or `most`; host only."""
+    if self.most is not None:
+      check.interval('most of Chain', self.most, 0, self.length, batch=batch,
+                     whole=True, hint='It counts drafted tokens.')
     if self.stop is not None:
       check.instance(self.stop)
       self.stop.validate(batch)
@@ -52,6 +57,7 @@ class Chain(Cached):
               keys: Key[Array, 'B']) -> tuple[types.Draft, Any]:
     """A sampled chain, and q at every node that was visited."""
     b, gamma, start = len(ctx.lengths), self.length, state.length
+    most = jnp.asarray(gamma if self.most is None else self.most, jnp.int32)
     steps = gamma + ctx.leaf_q
 
     def visit(i, hidden, tokens, q, last):
@@ -59,7 +65,7 @@ class Chain(Cached):
       new = ctx.warp(reduced.read(self.lm, params, hidden))
       q = jax.tree.map(lambda all, x: _put(all, x, i), q, new)
       if self.stop is not None:
-        last = jnp.where((last == gamma) & self.stop(new), i, last)
+        last = jnp.where((i < last) & self.stop(new), i, last)
       fold = jax.vmap(jax.random.fold_in, (0, None))
       child = jax.vmap(warp_lib.sample)(new.probs, fold(keys, i))
       child = reduced.token_of(self.lm, params, child)
@@ -75,7 +81,7 @@ class Chain(Cached):
     nothing = jnp.zeros((b, gamma + 1, reduced.width(self.lm)))
     tokens = jnp.zeros((b, gamma + 2), jnp.int32)  # one for a leaf's own child
     carry = (0, state, _put(tokens, ctx.root, 0),
-             types.Prediction(nothing, nothing), jnp.full(b, gamma, jnp.int32))
+             types.Prediction(nothing, nothing), jnp.broadcast_to(most, (b,)))
     if not ctx.leaf_q:
       hidden, cache = prefill.reread(self.lm, params, state, ctx.tokens)
       carry = (1, cache, *visit(0, hidden, *carry[2:]))
@@ -84,7 +90,7 @@ class Chain(Cached):
     q = reduced.widen(self.lm, params, q)
     draft = types.Draft(types.chain(tokens[:, :-1], last), q,
                         jnp.minimum(last + 1, steps), max_depth=gamma,
-                        full=self.stop is None)
+                        full=self.stop is self.most is None)
     return draft, cache.truncate(start)
 
 

@@ -100,7 +100,7 @@ class Run:
         chosen.curves, gamma=chosen.gamma, top_p=chosen.top_p,
         top_k=chosen.top_k, alone=alone[:1 + bool(chosen.drafter)])
     for point in self.points:
-      rules.check_pair(point.drafter or rules.NULL, self.pair)
+      rules.check_pair(point.drafter or rules.NULL, self.pair, point.gamma)
     self.engine = predict.Engine(
         self.pair, chosen.curves,
         [programs_lib.Bucket(*sizes) for sizes in chosen.buckets],

@@ -8,12 +8,15 @@ from spec_cascades import baselines
 from spec_cascades import check
 from spec_cascades import targets
 from spec_cascades import warp
+from spec_cascades.drafters import adaptive
 from spec_cascades.drafters import chain
+from spec_cascades.drafters import early_exit
 from spec_cascades.drafters import jacobi
 from spec_cascades.drafters import lookahead
 from spec_cascades.drafters import ngram
 from spec_cascades.drafters import null
 from spec_cascades.drafters import retrieval
+from spec_cascades.drafters import tracking
 from spec_cascades.drafters import tree
 from spec_cascades.evaluation import pairs
 from spec_cascades.evaluation import parts
@@ -28,7 +31,8 @@ RULES = {rule.__name__: rule for rule in (
 BASELINES = {rule.__name__: rule for rule in (
     baselines.SeqCascade, baselines.TokenCascade, baselines.OracleCascade,
     baselines.OriginalBiLD)}
-CHAIN, NULL, REST = 'chain', 'null', 'rest'
+CHAIN, NULL = 'chain', 'null'
+ADAPTIVE, REST = 'adaptive', 'rest'
 
 
 def takes_alpha(rule: Callable[..., Any]) -> bool:
@@ -112,6 +116,20 @@ def chain_drafter(pair: pairs.Pair, gamma: int):
   return chain.Chain(pair.drafter.lm, gamma), pair.drafter.params
 
 
+def adaptive_drafter(pair: pairs.Pair, gamma: int):
+  """At most gamma tokens, as many as acceptance and step times make best."""
+  drafted, params = chain_drafter(pair, gamma)
+  times = pair.parts[ADAPTIVE].params
+  cost = times.drafter / times.block(gamma + 1)
+  return adaptive.Adaptive(drafted, cost), params
+
+
+def tracking_drafter(pair: pairs.Pair, gamma: int):
+  """At most gamma tokens, while q is sure by a threshold that adapts."""
+  drafted, params = chain_drafter(pair, gamma)
+  return tracking.Tracking(drafted), params
+
+
 def ngram_drafter(pair: pairs.Pair, gamma: int, order: int = 2):
   """Prompt lookup: what followed the last `order` tokens before."""
   del pair
@@ -150,12 +168,21 @@ def skip_drafter(pair: pairs.Pair, gamma: int):
   return chain.Chain(lm, gamma), params
 
 
-DRAFTERS = dict(null=null_drafter, chain=chain_drafter, tree=tree_drafter,
-                ngram=ngram_drafter, jacobi=jacobi_drafter,
+def exit_drafter(pair: pairs.Pair, gamma: int):
+  """The verifier's first layers, a third of them, on its own cache."""
+  lm, params = pair.verifier.lm, pair.verifier.params
+  count = -(-skip.layers_of(lm) // 3)
+  lm, params = skip.shallow(lm, params, range(count))
+  return early_exit.EarlyExit(chain.Chain(lm, gamma), count), params
+
+
+DRAFTERS = dict(null=null_drafter, chain=chain_drafter,
+                adaptive=adaptive_drafter, tracking=tracking_drafter,
+                tree=tree_drafter, ngram=ngram_drafter, jacobi=jacobi_drafter,
                 lookahead=lookahead_drafter, rest=rest_drafter,
-                skip=skip_drafter)
+                skip=skip_drafter, exit=exit_drafter)
 WITHOUT_Q = ('null', 'ngram', 'jacobi', 'lookahead', 'rest')
-WITHOUT_MODEL = (*WITHOUT_Q, 'skip')
+WITHOUT_MODEL = (*WITHOUT_Q, 'skip', 'exit')
 
 
 def drafter(name: str, pair: pairs.Pair, gamma: int) -> tuple[Any, Any]:
@@ -184,14 +211,16 @@ def check_drafter(name: str, rule: Any, gamma: int) -> None:
   check.gamma(gamma)
 
 
-def check_pair(name: str, pair: pairs.Pair) -> None:
+def check_pair(name: str, pair: pairs.Pair, gamma: int) -> None:
   """Raises ValueError for a drafter that needs what the pair has not."""
   if name in parts.READERS and name not in pair.parts:
-    raise ValueError(f'The drafter {name} needs a path to read: --drafter_dir '
-                     f"of decode.py, or parts={{'{name}': ...}} of a sweep.")
+    raise ValueError(f'The drafter {name} needs a path to read: --part of '
+                     f"decode.py, or parts={{'{name}': ...}} of a sweep.")
   if name not in WITHOUT_MODEL and pair.drafter is None:
     raise ValueError(f'The drafter {name} needs a small model, such as '
                      f'--drafter_dir; or take {", ".join(WITHOUT_MODEL)}.')
+  if name == ADAPTIVE:
+    pair.parts[name].params.block(gamma + 1)        # was it measured?
 
 
 def check_sampling(temperature: float, top_p: float, top_k: int = 0) -> None:

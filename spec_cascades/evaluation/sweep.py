@@ -148,7 +148,7 @@ class Run:
         pairs.load(sweep.verifier, sweep.drafter, dtype=sweep.dtype,
                    progress=loading), sweep.parts or {})
     for point in points:
-      rules.check_pair(point.drafter or rules.NULL, self.pair)
+      rules.check_pair(point.drafter or rules.NULL, self.pair, point.gamma)
     self.buckets = [programs_lib.Bucket(*pair) for pair in sweep.buckets]
     words = self.pair.vocabulary
     self.eos = sweep.asking.end_token(words)

@@ -72,7 +72,7 @@ class Translator:
 
   def __init__(self, pair: pairs.Pair, settings: Settings, *,
                max_input_length: int | None = None):
-    rules.check_pair(settings.drafter, pair)
+    rules.check_pair(settings.drafter, pair, settings.gamma)
     self._pair, self._settings = pair, settings
     self.limit = pair.max_input_length
     if max_input_length is not None:

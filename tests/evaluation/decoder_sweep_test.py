@@ -6,6 +6,7 @@ import pytest
 from spec_cascades import targets
 from spec_cascades.evaluation import asking
 from spec_cascades.evaluation import pairs
+from spec_cascades.evaluation import parts
 from spec_cascades.evaluation import points
 from spec_cascades.evaluation import rules
 from spec_cascades.evaluation import sweep as sweep_lib
@@ -86,8 +87,11 @@ def test_drafters_that_need_a_model_are_refused(sweep, tmp_path):
   other = dataclasses.replace(sweep, curves=curves, output_dir=str(tmp_path))
   with pytest.raises(ValueError, match='chain needs a small model'):
     sweep_lib.Run(other)
-  for name in rules.WITHOUT_MODEL:
-    rules.check_pair(name, pairs.load(sweep.verifier, None))
+  pair = pairs.load(sweep.verifier, None)
+  for name in set(rules.WITHOUT_MODEL) - set(parts.READERS):
+    rules.check_pair(name, pair, 4)
+  with pytest.raises(ValueError, match='rest needs a path'):
+    rules.check_pair('rest', pair, 4)
 
 
 def test_prompts_are_texts_with_a_source(path):

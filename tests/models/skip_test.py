@@ -8,6 +8,7 @@ import pytest
 
 from spec_cascades import decode, targets, types
 from spec_cascades.drafters.chain import Chain
+from spec_cascades.drafters.early_exit import EarlyExit
 from spec_cascades.drafters.null import Null
 from spec_cascades.models import gemma, skip
 from spec_cascades.warp import Warp
@@ -68,6 +69,29 @@ def test_it_drafts_for_the_model_it_comes_from():
   alone, drafted = run(Null(), None), run(Chain(small, 3), kept)
   np.testing.assert_array_equal(alone.tokens, drafted.tokens)
   assert drafted.stats.rounds[0] < alone.stats.rounds[0]
+
+
+@pytest.mark.parametrize('name', ['t5_1_1', 'gemma3'])
+@pytest.mark.parametrize('rule', [targets.Lossless(), targets.Chow(.5)],
+                         ids=lambda rule: type(rule).__name__)
+def test_first_layers_draft_on_the_cache_of_the_verifier(name, rule):
+  """As they do with a cache of their own, which the same tokens filled."""
+  lm = tiny.LMS[name]
+  params = lm.pack(tiny.params_of(lm))
+  small, kept = skip.shallow(lm, params, (0,))
+  ragged = types.Prompt(
+      jnp.array([[2, 7, 3, 9], [5, 0, 0, 0], [4, 8, 0, 0]]),
+      jnp.array([4, 1, 2]), prompt_for(lm).inputs)
+  if ragged.inputs is not None:
+    ragged = ragged.replace(inputs=jnp.tile(ragged.inputs, (3, 1)))
+  own = Chain(small, 3)
+  run = lambda drafter: decode.GenSpecSample(lm, drafter, 20, eos=-1)(
+      params, kept, ragged, decode.row_keys(0, [0, 1, 2]), rule, Warp(.7))
+  want, got = run(own), run(EarlyExit(own, 1))
+  np.testing.assert_array_equal(got.tokens, want.tokens)
+  jax.tree.map(np.testing.assert_array_equal, got.stats.accepted,
+               want.stats.accepted)
+  assert got.drafter == () and int(got.stats.accepted.sum()) > 0
 
 
 def test_layers_spread_evenly():

@@ -1,4 +1,4 @@
-"""scripts/build_datastore.py, and what decodes with what it writes."""
+"""What drafters need besides models: datastores, and times of steps."""
 import json
 import shutil
 
@@ -6,9 +6,10 @@ import jax
 import numpy as np
 import pytest
 
+import fakecosts
 from spec_cascades.drafters import retrieval
-from spec_cascades.evaluation import datastores, examples, pairs, parts
-from spec_cascades.evaluation import rules, translate
+from spec_cascades.evaluation import (
+    costs, datastores, examples, pairs, parts, rules, translate)
 from tests.scripts.cli_test import check, drive
 
 TEXTS = [x.reference for x in examples.read()][:20]
@@ -71,7 +72,7 @@ def test_what_is_refused(built, pair_dir, tmp_path):
   cut = shutil.copytree(store, tmp_path / 'cut')
   (cut / 'order.npy').write_bytes(b'\x93NUMPY')
   asked = lambda path, *more: [
-      '--drafter', 'rest', '--drafter_dir', str(path), *more, 'Click.']
+      '--drafter', 'rest', '--part', str(path), *more, 'Click.']
   ours = '--verifier', verifier
   check('decode', [
       (['--drafter', 'rest', '--verifier', verifier, 'Click.'], 'needs a path'),
@@ -112,3 +113,22 @@ def test_half_a_datastore_is_none(tmp_path, monkeypatch):
   assert digest == json.loads((tmp_path / 'datastore.json').read_text())[
       'sha256']
   jax.tree.map(np.testing.assert_array_equal, found, store)
+
+
+def test_step_times_make_adaptive_lengths(pair_dir, tmp_path):
+  """And those of too narrow blocks are refused before anything is compiled."""
+  path = tmp_path / 'costs.json'
+  costs.write(path, fakecosts.make())
+  pair = parts.added(pairs.load(*(str(pair_dir / x) for x in (
+      'verifier', 'drafter'))), {'adaptive': str(path)})
+  times = costs.read(path).times
+  widest = max(times.verifier)
+  drafter, _ = rules.drafter('adaptive', pair, widest - 1)
+  assert drafter.cost == times.drafter / times.verifier[widest]
+  said = ['--drafter', 'adaptive', '--verifier', str(pair_dir / 'verifier'),
+          '--drafter_dir', str(pair_dir / 'drafter'), 'Click.']
+  check('decode', [
+      (said, 'needs a path'),
+      ([*said, '--part', str(tmp_path / 'none')], 'none'),
+      ([*said, '--part', str(path), '--gamma', str(widest)],
+       'measure it, or draft less')])

@@ -1,0 +1,98 @@
+"""A chain that was itself drafted is a chain of the small model."""
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from spec_cascades import decode, targets, types
+from spec_cascades.drafters import adaptive, chain, ngram, null, vertical
+from spec_cascades.models import prefill, toy
+from spec_cascades.warp import Warp
+from tests.common import (
+    LEVEL, LM, P, Q, ROWS, joint, keys, p_value, prompt, tally)
+from tests.toys import BIG, PB, PS, SMALL
+
+LOSSLESS, CHOW = targets.Lossless(), targets.Chow(.4)
+RULES = pytest.mark.parametrize('rule', [LOSSLESS, CHOW],
+                                ids=lambda rule: type(rule).__name__)
+PROMPT = types.Prompt(jnp.array([[3, 2, 3, 4], [3, 0, 0, 0], [2, 4, 2, 0]]),
+                      jnp.array([4, 1, 3]))
+TINY = toy.ToyLM(layers=1, scale=3.)
+PT = TINY.init_params(jax.random.key(2))
+CHAIN = chain.Chain(TINY, 2)
+# name: what drafts for the small model, and its parameters
+INNER = dict(
+    ngram=(ngram.NGram(3, 1), None), chain=(CHAIN, PT),
+    adaptive=(adaptive.Adaptive(CHAIN, .2), PT),
+    vertical=(vertical.Vertical(TINY, ngram.NGram(2, 1), 2), (PT, None)))
+
+
+def same_slots(one, other):
+  """Of the committed tokens."""
+  np.testing.assert_array_equal(one.length, other.length)
+  for a, b in zip(jax.tree.leaves(one.layers), jax.tree.leaves(other.layers)):
+    for row, n in enumerate(one.length):
+      np.testing.assert_allclose(a[row, :n], b[row, :n], atol=1e-5)
+
+
+@RULES
+@pytest.mark.parametrize('name', INNER)
+def test_caches_of_the_small_model_are_fresh_after_every_round(name, rule):
+  inner, params = INNER[name]
+  spec = decode.GenSpecSample(BIG, vertical.Vertical(SMALL, inner, 3), 20,
+                              eos=-1)
+  step, both = jax.jit(spec.step), (PS, params)
+  state = spec.init(PB, both, PROMPT, keys(3))
+  for _ in range(4):
+    state, seen = step(PB, both, rule, Warp(), state)
+    read = types.Prompt(state.tokens, state.lengths)
+    same_slots(state.drafter.cache, prefill.prefill(SMALL, PS, read, 40)[1])
+    tree, q = seen.draft.tree, seen.draft.prediction
+    assert tree.tokens.shape == (3, 4) and (tree.parents[:, 1:] >= 0).all()
+    assert np.isfinite(q.logits).all()
+
+
+@pytest.mark.parametrize('name', INNER)
+def test_greedy_tokens_are_the_verifiers(name):
+  inner, params = INNER[name]
+  run = lambda drafter, params: decode.GenSpecSample(BIG, drafter, 24, eos=-1)(
+      PB, params, PROMPT, keys(3), LOSSLESS, Warp(0.))
+  got = run(vertical.Vertical(SMALL, inner, 3), (PS, params))
+  plain, want = run(chain.Chain(SMALL, 3), PS), run(null.Null(), None)
+  np.testing.assert_array_equal(got.tokens, want.tokens)
+  np.testing.assert_array_equal(got.stats.accepted, plain.stats.accepted)
+
+
+DRAFTER = vertical.Vertical(LM, ngram.NGram(2, 1), 3)
+
+
+def test_a_draft_has_the_law_of_q_and_carries_it():
+  state = decode.GenSpecSample(LM, DRAFTER, 12).init(
+      P, (Q, None), prompt(ROWS), keys(ROWS))
+  ctx = types.Context(state.tokens, state.lengths, state.cache, Warp(.8))
+  draft, _ = jax.jit(lambda: DRAFTER.propose(
+      (Q, None), state.drafter, ctx, keys(ROWS)))()
+  x = np.asarray(draft.tree.tokens)
+  before = np.concatenate([np.full_like(x[:, :1], 2), x[:, :-1]], 1)
+  np.testing.assert_allclose(draft.prediction.logits, Q[before, x], rtol=1e-6)
+  law = joint(LOSSLESS, Warp(.8), (Q, Q))
+  counts = np.zeros((5,) * 3)
+  np.add.at(counts, tuple(x[:, 1:].T), 1)
+  assert p_value(counts, law) > LEVEL
+  assert p_value(counts, joint(LOSSLESS, Warp(), (Q, Q))) < LEVEL
+  assert (draft.calls >= 1).all() and (draft.calls < 4).any()
+
+
+@RULES
+def test_rows_follow_the_exact_joint(rule):
+  spec = decode.GenSpecSample(LM, DRAFTER, 6, eos=-1)
+  state = spec(P, (Q, None), prompt(ROWS), keys(ROWS), rule, Warp())
+  assert p_value(tally(state), joint(rule, Warp())) > LEVEL
+  assert p_value(tally(state), joint(rule, Warp(.9))) < LEVEL
+
+
+def test_what_is_not_finite_in_the_small_model_is_a_fault():
+  spec = decode.GenSpecSample(LM, DRAFTER, 12, eos=-1)
+  state = spec(P, (Q.at[2, 3].set(jnp.nan), None), prompt(2), keys(2),
+               LOSSLESS, Warp())
+  assert state.fault.tolist() == [1, 1]
