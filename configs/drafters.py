@@ -2,10 +2,10 @@
 
 Command:
   python scripts/sweep.py --config=configs/drafters.py
-Needs: a datastore and step times, see gin/sweeps/drafters.gin.
-Result: runs/drafters/ende: ten drafters, greedy and sampled, all lossless, with
+Needs: a datastore, step times and sublayers, see gin/sweeps/drafters.gin.
+Result: runs/drafters/ende: twelve drafters, greedy and sampled, lossless, with
 tokens per call, speed-up over the verifier alone, and how the time of a decode
-splits into drafting and verification. Its time has not been measured to the end.
+splits into drafting and verification. Not run to the end yet.
 """
 
 

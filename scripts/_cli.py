@@ -4,10 +4,11 @@ from __future__ import annotations
 import argparse
 import ast
 import functools
+import itertools
 import pathlib
 import re
 import sys
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, Iterator, Sequence
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -55,6 +56,37 @@ def loading_bar() -> Callable[..., Any]:
   interval, delay = (.5, 1) if sys.stderr.isatty() else (15, 15)
   return functools.partial(tqdm.tqdm, dynamic_ncols=True, mininterval=interval,
                            delay=delay)
+
+
+def add_texts(parser: argparse.ArgumentParser) -> None:
+  """Flags that say which texts to read, see `texts`."""
+  add = parser.add_argument
+  add('--corpora', help='comma-separated corpora that build_corpus.py made')
+  add('--file', help='or: a file with one text a line')
+  add('--cache_dir', default='~/.cache/spec_cascades',
+      help='directory that build_corpus.py filled (default: %(default)s)')
+
+
+def texts(flags: argparse.Namespace, side: str, split: str) -> Iterator[str]:
+  """Texts one by one; ValueError if it is not clear which.
+
+  Args:
+    flags: See `add_texts`.
+    side: 'source' or 'target' of a corpus.
+    split: Of a corpus.
+  """
+  if (flags.corpora is None) == (flags.file is None):
+    raise ValueError(f'Got --corpora={flags.corpora} and --file={flags.file}; '
+                     'give one of the two.')
+  if flags.file is not None:
+    path = pathlib.Path(flags.file).expanduser()
+    return filter(str.strip, path.read_text(encoding='utf-8').splitlines())
+  from spec_cascades.data import corpus  # pylint: disable=g-import-not-at-top
+  chosen = [corpus.find(name) for name in flags.corpora.split(',')]
+  cache_dir = pathlib.Path(flags.cache_dir).expanduser()
+  return itertools.chain.from_iterable(
+      (row[getattr(x, side)] for row in corpus.read(x.name, split, cache_dir))
+      for x in chosen)
 
 
 def one_line(error: BaseException) -> str:

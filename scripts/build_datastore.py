@@ -9,10 +9,9 @@ Examples:
 from __future__ import annotations
 
 import argparse
-import itertools
 import pathlib
 import time
-from typing import Iterator, Sequence
+from typing import Sequence
 
 import _cli
 
@@ -22,37 +21,16 @@ def _parser() -> argparse.ArgumentParser:
                        formatter_class=argparse.RawDescriptionHelpFormatter)
   add = parser.add_argument
   add('--output', required=True, help='directory to write')
-  add('--corpora', help='comma-separated corpora that build_corpus.py made; '
-      'the outputs of their train splits are taken')
-  add('--file', help='or: a file with one text a line')
+  _cli.add_texts(parser)
   add('--verifier', help='model directory, or any checkpoint, whose tokens it '
       'is to have; default: the shipped one')
-  add('--cache_dir', default='~/.cache/spec_cascades',
-      help='directory that build_corpus.py filled (default: %(default)s)')
   return parser
-
-
-def _texts(flags: argparse.Namespace) -> Iterator[str]:
-  """Texts one by one; ValueError if it is not clear which."""
-  if (flags.corpora is None) == (flags.file is None):
-    raise ValueError(f'Got --corpora={flags.corpora} and --file={flags.file}; '
-                     'give one of the two.')
-  if flags.file is not None:
-    path = pathlib.Path(flags.file).expanduser()
-    lines = path.read_text(encoding='utf-8').splitlines()
-    return filter(str.strip, lines)
-  from spec_cascades.data import corpus  # pylint: disable=g-import-not-at-top
-  chosen = [corpus.find(name) for name in flags.corpora.split(',')]
-  cache_dir = pathlib.Path(flags.cache_dir).expanduser()
-  return itertools.chain.from_iterable(
-      (row[x.target] for row in corpus.read(x.name, 'train', cache_dir))
-      for x in chosen)
 
 
 def main(args: Sequence[str]) -> None:
   """Builds, writes, and says how large it is."""
   flags = _parser().parse_args(args)
-  texts = _texts(flags)
+  texts = _cli.texts(flags, 'target', 'train')
   # pylint: disable=g-import-not-at-top
   from spec_cascades.drafters import retrieval
   from spec_cascades.evaluation import datastores

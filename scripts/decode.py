@@ -32,7 +32,8 @@ def _flags(args: Sequence[str]) -> argparse.Namespace:
   add('--rule', default='Lossless', help='a class of spec_cascades/targets')
   add('--alpha', type=float, help="the rule's threshold")
   add('--drafter', default='chain', help='chain (default), adaptive, '
-      'tracking, tree, ngram, jacobi, lookahead, rest, skip, exit or null')
+      'tracking, cascade, tree, ngram, jacobi, lookahead, rest, skip, '
+      'sublayers, exit or null')
   add('--gamma', type=int, default=5, help='tokens drafted a round')
   add('--temperature', type=float, default=0.0, help='0 (default) is greedy')
   add('--top_p', type=float, default=1.0)
@@ -46,7 +47,7 @@ def _flags(args: Sequence[str]) -> argparse.Namespace:
   add('--drafter_dir', help='the same, for drafters that are a small model')
   add('--part', help='what else a drafter needs: rest a datastore of '
       'scripts/build_datastore.py, adaptive costs of scripts/benchmark.py '
-      'steps --output')
+      'steps --output, sublayers what scripts/search_layers.py wrote')
   add('--dtype', default='float32', help='of weights, activations and caches: '
       'float32 (default) or bfloat16, which halves memory')
   add('--chat', action='store_true', help='the text is a message to answer; '

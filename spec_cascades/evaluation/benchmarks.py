@@ -86,14 +86,17 @@ def prompt_of(batch: int, width: int) -> types.Prompt:
 
 
 def block_program(model: Loaded, nodes: int, *, steps: int = 20,
-                  slots: int = 64, width: int = 64) -> Callable[[], Any]:
+                  slots: int = 64, width: int = 64,
+                  prompt: types.Prompt | None = None) -> Callable[[], Any]:
   """A program that scores `steps` blocks of `nodes` tokens, one after another.
 
   Each block is read at the same place behind `slots` // 2 committed tokens, and
   the argmax of one is the next: a chain of dependent calls, as in decoding.
+  `prompt` is of one row, for models that are no encoder-decoders.
   """
+  prompt = prompt_of(1, width) if prompt is None else prompt
   cache = jax.jit(model.lm.init, static_argnums=2)(
-      model.packed, prompt_of(1, width), slots + nodes)
+      model.packed, prompt, slots + nodes)
   cache = cache.truncate(jnp.full(1, slots // 2, jnp.int32))
 
   def run(packed, cache, tokens):

@@ -9,6 +9,7 @@ from typing import Mapping
 from spec_cascades.evaluation import costs
 from spec_cascades.evaluation import datastores
 from spec_cascades.evaluation import pairs
+from spec_cascades.evaluation import skipping
 
 
 def datastore(path: str, pair: pairs.Pair) -> pairs.Part:
@@ -25,7 +26,14 @@ def step_costs(path: str, pair: pairs.Pair) -> pairs.Part:
   return pairs.Part(times, hashlib.sha256(place.read_bytes()).hexdigest())
 
 
-READERS = dict(rest=datastore, adaptive=step_costs)
+def left_out(path: str, pair: pairs.Pair) -> pairs.Part:
+  """Sublayers to draft without, see scripts/search_layers.py."""
+  skipped = skipping.read(path, pair.verifier.sha256, pair.verifier.lm)
+  digest = hashlib.sha256(repr(skipped).encode()).hexdigest()
+  return pairs.Part(skipped, digest)
+
+
+READERS = dict(rest=datastore, adaptive=step_costs, sublayers=left_out)
 
 
 def added(pair: pairs.Pair, paths: Mapping[str, str]) -> pairs.Pair:

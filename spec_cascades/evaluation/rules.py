@@ -18,6 +18,7 @@ from spec_cascades.drafters import null
 from spec_cascades.drafters import retrieval
 from spec_cascades.drafters import tracking
 from spec_cascades.drafters import tree
+from spec_cascades.drafters import vertical
 from spec_cascades.evaluation import pairs
 from spec_cascades.evaluation import parts
 from spec_cascades.models import skip
@@ -32,7 +33,7 @@ BASELINES = {rule.__name__: rule for rule in (
     baselines.SeqCascade, baselines.TokenCascade, baselines.OracleCascade,
     baselines.OriginalBiLD)}
 CHAIN, NULL = 'chain', 'null'
-ADAPTIVE, REST = 'adaptive', 'rest'
+ADAPTIVE, REST, SUBLAYERS = 'adaptive', 'rest', 'sublayers'
 
 
 def takes_alpha(rule: Callable[..., Any]) -> bool:
@@ -124,6 +125,12 @@ def adaptive_drafter(pair: pairs.Pair, gamma: int):
   return adaptive.Adaptive(drafted, cost), params
 
 
+def cascade_drafter(pair: pairs.Pair, gamma: int):
+  """CS Drafting, vertically: prompt lookup drafts for the small model."""
+  small, params = pair.drafter.lm, pair.drafter.params
+  return vertical.Vertical(small, ngram.NGram(gamma), gamma), (params, None)
+
+
 def tracking_drafter(pair: pairs.Pair, gamma: int):
   """At most gamma tokens, while q is sure by a threshold that adapts."""
   drafted, params = chain_drafter(pair, gamma)
@@ -168,6 +175,12 @@ def skip_drafter(pair: pairs.Pair, gamma: int):
   return chain.Chain(lm, gamma), params
 
 
+def sublayers_drafter(pair: pairs.Pair, gamma: int):
+  """Draft & Verify: the verifier without the sublayers that a search chose."""
+  lm = skip.without(pair.verifier.lm, pair.parts[SUBLAYERS].params)
+  return tracking.Tracking(chain.Chain(lm, gamma)), pair.verifier.params
+
+
 def exit_drafter(pair: pairs.Pair, gamma: int):
   """The verifier's first layers, a third of them, on its own cache."""
   lm, params = pair.verifier.lm, pair.verifier.params
@@ -178,11 +191,13 @@ def exit_drafter(pair: pairs.Pair, gamma: int):
 
 DRAFTERS = dict(null=null_drafter, chain=chain_drafter,
                 adaptive=adaptive_drafter, tracking=tracking_drafter,
+                cascade=cascade_drafter,
                 tree=tree_drafter, ngram=ngram_drafter, jacobi=jacobi_drafter,
                 lookahead=lookahead_drafter, rest=rest_drafter,
-                skip=skip_drafter, exit=exit_drafter)
+                skip=skip_drafter, sublayers=sublayers_drafter,
+                exit=exit_drafter)
 WITHOUT_Q = ('null', 'ngram', 'jacobi', 'lookahead', 'rest')
-WITHOUT_MODEL = (*WITHOUT_Q, 'skip', 'exit')
+WITHOUT_MODEL = (*WITHOUT_Q, 'skip', 'sublayers', 'exit')
 
 
 def drafter(name: str, pair: pairs.Pair, gamma: int) -> tuple[Any, Any]:

@@ -31,7 +31,6 @@ from spec_cascades.models import layers
 from spec_cascades.models import packed
 from spec_cascades.models import segments
 
-ACTIVATIONS = {'gelu': jax.nn.gelu, 'silu': jax.nn.silu}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +63,7 @@ class Rope:
     """Angle of every pair at every position, float32."""
     frequency = jnp.asarray(self.frequencies(width), jnp.float32)
     return position[..., None].astype(jnp.float32) * frequency[None, None]
+SUBLAYERS = SELF, MLP = 'self_attention', 'mlp'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,12 +95,13 @@ class GemmaConfig:
   local_rope: Rope = Rope()
   logits_via_embedding: bool = True
   dtype: str = 'float32'             # of activations and caches
+  skipped: tuple[tuple[int, str], ...] = ()    # (layer, sublayer)
 
   def __post_init__(self):
     object.__setattr__(self, 'windows', tuple(self.windows))
-    if self.mlp_activation not in ACTIVATIONS:
-      raise ValueError(f'Unknown mlp_activation {self.mlp_activation!r}; '
-                       f'allowed: {", ".join(ACTIVATIONS)}.')
+    object.__setattr__(self, 'skipped', layers.sublayers(
+        self.skipped, self.num_layers, SUBLAYERS))
+    layers.check_activations('mlp_activation', (self.mlp_activation,))
     if self.num_heads % self.num_kv_heads:
       raise ValueError(f'num_heads={self.num_heads} is not a multiple of '
                        f'num_kv_heads={self.num_kv_heads}.')
@@ -186,13 +187,14 @@ class MlpBlock(nn.Module):
     cfg = self.config
     gate, up = layers.project(self, x, dict(wi_0=cfg.mlp_dim, wi_1=cfg.mlp_dim),
                               ('embed', 'mlp'))
-    y = ACTIVATIONS[cfg.mlp_activation](gate) * up
+    y = layers.ACTIVATIONS[cfg.mlp_activation](gate) * up
     return layers.Dense(cfg.emb_dim, ('mlp', 'embed'), name='wo')(y)
 
 
 class DecoderLayer(nn.Module):
   """Self-attention and an MLP, each between norms and beside a residual."""
   config: GemmaConfig
+  skipped: tuple[str, ...] = ()
 
   def setup(self):
     cfg = self.config
@@ -206,10 +208,15 @@ class DecoderLayer(nn.Module):
 
   def __call__(self, x, angle, mask, write: Callable):
     """Hidden states [B, N, E] -> the same, and keys/values of the layer."""
-    y, own = self.self_attention(self.pre_attention_norm(x), angle, mask, write)
-    x = x + (self.post_attention_norm(y) if self.config.post_norms else y)
-    y = self.mlp(self.pre_mlp_norm(x))
-    return x + (self.post_mlp_norm(y) if self.config.post_norms else y), own
+    own, posts = None, self.config.post_norms
+    if SELF not in self.skipped:
+      y, own = self.self_attention(self.pre_attention_norm(x), angle, mask,
+                                   write)
+      x = x + (self.post_attention_norm(y) if posts else y)
+    if MLP not in self.skipped:
+      y = self.mlp(self.pre_mlp_norm(x))
+      x = x + (self.post_mlp_norm(y) if posts else y)
+    return x, own
 
 
 class Decoder(nn.Module):
@@ -218,7 +225,8 @@ class Decoder(nn.Module):
 
   def setup(self):
     cfg = self.config
-    self.layers = [DecoderLayer(cfg) for _ in range(cfg.num_layers)]
+    self.layers = [DecoderLayer(cfg, layers.of_layer(cfg.skipped, i))
+                   for i in range(cfg.num_layers)]
     self.decoder_norm = norm(cfg)
     if not cfg.logits_via_embedding:
       self.logits_dense = layers.Dense(cfg.vocab_size, ('embed', 'vocab'),
@@ -379,8 +387,9 @@ class Gemma(packed.PackedModel):
                        'Prompt.prefix and leave Prompt.inputs None.')
     cfg, b = self.config, len(prompt.prefix)
     slots = jnp.zeros((b, capacity, cfg.num_kv_heads, cfg.head_dim), cfg.dtype)
-    return cache_lib.Cache(((slots, slots),) * cfg.num_layers,
-                           jnp.zeros(b, jnp.int32))
+    own = tuple(None if (i, SELF) in cfg.skipped else (slots, slots)
+                for i in range(cfg.num_layers))
+    return cache_lib.Cache(own, jnp.zeros(b, jnp.int32))
 
   def extend(self, params: Any, cache: cache_lib.Cache, tree: types.TokenTree):
     """Hidden states [B, N, E] of a block, written at [length, length + N)."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, Callable, Iterator
+from typing import Any, Callable, Iterable, Iterator, Sequence
 
 from flax import linen as nn
 from flax.linen import partitioning
@@ -26,6 +26,8 @@ from spec_cascades import struct
 FUSED = (('query', 'key', 'value'), ('wi_0', 'wi_1'))
 FUSED_CROSS = (('key', 'value'),)
 CROSS_ATTENTION = 'encoder_decoder_attention'
+ACTIVATIONS = {'relu': jax.nn.relu, 'gelu': jax.nn.gelu,
+               'silu': jax.nn.silu, 'linear': lambda x: x}
 MATRICES = ('kernel', 'embedding')     # norms and biases keep their dtype
 # XLA's CPU backend packs the right operand of a product with 2 or more rows on
 # every call. For large weights that costs more than reading them: there the
@@ -60,6 +62,38 @@ class Spent(dict):
     while self:
       name = next(iter(self))
       yield name, self.pop(name)
+
+
+def check_activations(field: str, names: Iterable[str]) -> None:
+  """Raises ValueError unless there are such activations."""
+  for name in names:
+    if name not in ACTIVATIONS:
+      raise ValueError(f'Unknown activation {name!r} in {field}; allowed: '
+                       f'{", ".join(ACTIVATIONS)}.')
+
+
+def sublayers(skipped: Iterable[tuple[int, str]], depth: int,
+              names: Sequence[str]) -> tuple[tuple[int, str], ...]:
+  """Sublayers of a decoder that are left out, in order, each once.
+
+  Raises:
+    ValueError: There is no such sublayer, or no attention to itself is left.
+  """
+  found = sorted({(int(layer), str(name)) for layer, name in skipped})
+  for layer, name in found:
+    if not 0 <= layer < depth or name not in names:
+      raise ValueError(f'Got the sublayer ({layer}, {name!r}) to leave out; '
+                       f'allowed: a layer from 0 to {depth - 1} and one of '
+                       f'{", ".join(names)}.')
+  if depth and sum(name == names[0] for _, name in found) == depth:
+    raise ValueError(f'Got the {names[0]} of all {depth} layers to leave out; '
+                     'keep one.')
+  return tuple(found)
+
+
+def of_layer(skipped: Iterable[tuple[int, str]], layer: int) -> tuple[str, ...]:
+  """Names of the sublayers of one layer."""
+  return tuple(name for at, name in skipped if at == layer)
 
 
 def call(layer: nn.Module, *arrays: Any, remat: bool, **static: Any) -> Any:

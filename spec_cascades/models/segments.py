@@ -19,6 +19,12 @@ def same(queries: Int[Array, 'B N'], keys: Int[Array, 'B S']
   return queries[:, :, None] == keys[:, None]
 
 
+def seen(inputs: Int[Array, 'B I'], n: int) -> Bool[Array, 'B N I']:
+  """Tokens of an input that each of n nodes sees: not the padding, 0."""
+  b, width = inputs.shape
+  return jnp.broadcast_to((inputs > 0)[:, None], (b, n, width))
+
+
 def positions(segments: Int[Array, 'B N']) -> Int[Array, 'B N']:
   """Of each token in its own text: [1 1 2 2 2] -> [0 1 0 1 2]."""
   slots = jnp.broadcast_to(jnp.arange(segments.shape[1]), segments.shape)

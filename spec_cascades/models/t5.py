@@ -16,7 +16,7 @@ from typing import Any, Callable, Mapping
 from flax import linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Float, Int, Key
 
 from spec_cascades import cache as cache_lib
 from spec_cascades import struct
@@ -25,7 +25,7 @@ from spec_cascades.models import layers
 from spec_cascades.models import packed
 from spec_cascades.models import segments
 
-ACTIVATIONS = {'relu': jax.nn.relu, 'gelu': jax.nn.gelu, 'linear': lambda x: x}
+SUBLAYERS = SELF, CROSS, MLP = 'self_attention', layers.CROSS_ATTENTION, 'mlp'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,13 +48,13 @@ class T5Config:
   dtype: str = 'float32'             # of activations and caches
   relative_buckets: int = 32
   relative_max_distance: int = 128
+  skipped: tuple[tuple[int, str], ...] = ()    # (decoder layer, sublayer)
 
   def __post_init__(self):
     object.__setattr__(self, 'mlp_activations', tuple(self.mlp_activations))
-    for name in self.mlp_activations:
-      if name not in ACTIVATIONS:
-        raise ValueError(f'Unknown activation {name!r} in mlp_activations; '
-                         f'allowed: {", ".join(ACTIVATIONS)}.')
+    object.__setattr__(self, 'skipped', layers.sublayers(
+        self.skipped, self.num_decoder_layers, SUBLAYERS))
+    layers.check_activations('mlp_activations', self.mlp_activations)
 
 
 class Attention(nn.Module):
@@ -114,7 +114,7 @@ class MlpBlock(nn.Module):
     inner = layers.project(self, x, {name: cfg.mlp_dim for name in names},
                            ('embed', 'mlp'))
     y = functools.reduce(
-        jnp.multiply, (ACTIVATIONS[act](h) for act, h in zip(acts, inner)))
+        jnp.multiply, (layers.ACTIVATIONS[f](h) for f, h in zip(acts, inner)))
     y = nn.Dropout(cfg.dropout_rate, broadcast_dims=(-2,))(
         y, deterministic=deterministic)
     return layers.Dense(cfg.emb_dim, ('mlp', 'embed'), name='wo')(y)
@@ -144,6 +144,7 @@ class EncoderLayer(nn.Module):
 class DecoderLayer(nn.Module):
   """Self-attention, cross-attention and an MLP, each behind a norm."""
   config: T5Config
+  skipped: tuple[str, ...] = ()
 
   def setup(self):
     self.pre_self_attention_layer_norm = layers.RMSNorm()
@@ -158,21 +159,26 @@ class DecoderLayer(nn.Module):
                write: Callable = lambda block: block,
                deterministic: bool = True):
     """Hidden states [B, N, E] -> the same, and keys/values of the block."""
-    drop = functools.partial(self.drop, deterministic=deterministic)
-    y, own = self.self_attention(
-        self.pre_self_attention_layer_norm(x), bias, mask, write=write,
-        deterministic=deterministic)
-    x = x + drop(y)
-    y, _ = self.encoder_decoder_attention(
-        self.pre_cross_attention_layer_norm(x), None, cross_mask,
-        encoded=encoded, memory=memory, deterministic=deterministic)
-    x = x + drop(y)
-    y = self.mlp(self.pre_mlp_layer_norm(x), deterministic=deterministic)
-    return x + drop(y), own
+    drop, own = functools.partial(self.drop, deterministic=deterministic), None
+    if SELF not in self.skipped:
+      y, own = self.self_attention(
+          self.pre_self_attention_layer_norm(x), bias, mask, write=write,
+          deterministic=deterministic)
+      x = x + drop(y)
+    if CROSS not in self.skipped:
+      y, _ = self.encoder_decoder_attention(
+          self.pre_cross_attention_layer_norm(x), None, cross_mask,
+          encoded=encoded, memory=memory, deterministic=deterministic)
+      x = x + drop(y)
+    if MLP not in self.skipped:
+      y = self.mlp(self.pre_mlp_layer_norm(x), deterministic=deterministic)
+      x = x + drop(y)
+    return x, own
 
   def memory(self, encoded):
     """Cross-attention's keys and values of one prompt, each [B, I, H, D]."""
-    return self.encoder_decoder_attention(None, None, None, encoded=encoded)[1]
+    return None if CROSS in self.skipped else self.encoder_decoder_attention(
+        None, None, None, encoded=encoded)[1]
 
 
 class Encoder(nn.Module):
@@ -209,7 +215,8 @@ class Decoder(nn.Module):
     self.relpos_bias = layers.RelativeBias(
         cfg.num_heads, cfg.relative_buckets, cfg.relative_max_distance,
         bidirectional=False)
-    self.layers = [DecoderLayer(cfg) for _ in range(cfg.num_decoder_layers)]
+    self.layers = [DecoderLayer(cfg, layers.of_layer(cfg.skipped, i))
+                   for i in range(cfg.num_decoder_layers)]
     self.decoder_norm = layers.RMSNorm()
     self.drop = nn.Dropout(cfg.dropout_rate, broadcast_dims=(-2,))
     if not cfg.logits_via_embedding:
@@ -282,7 +289,7 @@ class Transformer(nn.Module):
     i = jnp.arange(n)
     distance = i[:, None] - i[None]
     mask = jnp.broadcast_to(distance >= 0, (b, n, n))
-    cross_mask = seen(inputs, n)
+    cross_mask = segments.seen(inputs, n)
     if texts:
       mask &= segments.same(targets, targets)
       cross_mask &= segments.same(targets, sources)
@@ -298,7 +305,7 @@ class Transformer(nn.Module):
   def encode(self, inputs: Int[Array, 'B I'], texts: Array | None = None,
              **kwargs: bool):
     """Encoder states [B, I, E]; keywords are those of `Encoder`."""
-    mask = seen(inputs, inputs.shape[1])
+    mask = segments.seen(inputs, inputs.shape[1])
     if texts is not None:
       mask &= segments.same(texts, texts)
     return self.encoder(self.embed(inputs), mask, **kwargs)
@@ -314,16 +321,10 @@ class Transformer(nn.Module):
 
   def readout(self, hidden: Float[Array, '*axes E']) -> Float[Array, '*axes V']:
     """Float32 logits of decoder states."""
-    wide = hidden.astype(jnp.float32)
-    if self.config.logits_via_embedding:
-      return self.token_embedder.attend(wide) / self.config.emb_dim**0.5
+    wide, cfg = hidden.astype(jnp.float32), self.config
+    if cfg.logits_via_embedding:
+      return self.token_embedder.attend(wide) / cfg.emb_dim**0.5
     return self.decoder.readout(wide)
-
-
-def seen(inputs: Int[Array, 'B I'], n: int) -> Bool[Array, 'B N I']:
-  """Encoder positions that each of n nodes sees: not the padding."""
-  b, width = inputs.shape
-  return jnp.broadcast_to((inputs > 0)[:, None], (b, n, width))
 
 
 @struct.dataclass
@@ -384,14 +385,15 @@ class T5(packed.PackedModel):
     memory = self.apply(params, prompt.inputs, method='memory')
     shape = (b, capacity, cfg.num_heads, cfg.head_dim)
     slots = jnp.zeros(shape, cfg.dtype)
-    return cache_lib.Cache(((slots, slots),) * cfg.num_decoder_layers,
-                           jnp.zeros(b, jnp.int32),
+    own = tuple(None if (i, SELF) in cfg.skipped else (slots, slots)
+                for i in range(cfg.num_decoder_layers))
+    return cache_lib.Cache(own, jnp.zeros(b, jnp.int32),
                            Encoded(memory, prompt.inputs))
 
   def extend(self, params: Any, cache: cache_lib.Cache, tree: types.TokenTree):
     """Hidden states [B, N, E] of a block, written at [length, length + N)."""
     distance, mask = cache.view(tree)
-    cross = seen(cache.static.inputs, tree.tokens.shape[1])
+    cross = segments.seen(cache.static.inputs, tree.tokens.shape[1])
     hidden, slots = self.apply(
         params, tree.tokens, distance, mask, cross, cache.static.memory,
         cache.write, method='extend')

@@ -80,7 +80,7 @@ FAULTS = {
     'field': (lambda x: (x / 'config.json').write_text('{"depth": 1}'),
               'sets depth; allowed: '),
     'activation': (lambda x: (x / 'config.json').write_text(
-        '{"mlp_activations": ["silu"]}'), "Unknown activation 'silu'"),
+        '{"mlp_activations": ["sine"]}'), "Unknown activation 'sine'"),
     'vocabulary': (lambda x: (x / 'sentencepiece.model').write_text('x'),
                    'not a SentencePiece model'),
 }

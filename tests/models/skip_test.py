@@ -20,6 +20,14 @@ def prompt_for(lm):
   return types.Prompt(jnp.array([[2, 7]]), jnp.array([2]), inputs)
 
 
+def batch_for(lm):
+  """Targets behind what `prompt_for` gives."""
+  prompt = prompt_for(lm)
+  inputs = prompt.prefix if prompt.inputs is None else prompt.inputs
+  return dict(inputs=inputs, input_lengths=jnp.full(1, inputs.shape[1]),
+              targets=jnp.array([[9, 3, 5]]))
+
+
 @pytest.mark.parametrize('name', tiny.LMS)
 def test_all_layers_are_the_model(name):
   lm = tiny.LMS[name]
@@ -55,6 +63,56 @@ def test_layers_left_out_do_nothing(name, keep):
     hidden, _ = model.extend(packed, cache, types.chain(jnp.array([[2, 7, 9]])))
     logits.append(model.head(packed, hidden))
   np.testing.assert_allclose(*logits, atol=1e-5)
+
+
+@pytest.mark.parametrize('name', ['t5_1_1', 'gemma3', 'qwen2'])
+def test_a_gate_of_zero_is_a_sublayer_left_out(name):
+  """Each kind of sublayer, teacher-forced and in blocks."""
+  lm = tiny.LMS[name]
+  params = tiny.params_of(lm)
+  every, batch = skip.sublayers(lm), batch_for(lm)
+  assert len(every) == len(set(every)) == skip.layers_of(lm) * len(
+      {part for _, part in every})
+  forced = jax.jit(lambda gates: lm.teacher_forced(
+      skip.weighted(lm, params, gates), batch))
+  whole = forced({part: jnp.float32(1) for part in every})
+  np.testing.assert_allclose(whole, lm.teacher_forced(params, batch),
+                             atol=1e-5)
+  for names in {part for _, part in every}:
+    chosen = [(1, names)]
+    gates = {part: jnp.float32(part not in chosen) for part in every}
+    small = skip.without(lm, chosen)
+    want = small.teacher_forced(params, batch)
+    np.testing.assert_allclose(forced(gates), want, atol=1e-5)
+    assert np.abs(want - whole).max() > 1e-3
+    packed, prompt = small.pack(params), prompt_for(lm)
+    if prompt.inputs is not None:
+      prompt = prompt.replace(prefix=jnp.zeros((1, 1), jnp.int32))
+    cache = small.init(packed, prompt, 8)
+    kept = sum(x is not None for x in cache.layers)
+    assert kept == skip.layers_of(lm) - (names == 'self_attention')
+    tokens = jnp.concatenate([prompt.prefix, batch['targets'][:, :-1]], 1)
+    for block in tokens[:, :2], tokens[:, 2:]:
+      hidden, cache = small.extend(packed, cache, types.chain(block))
+      cache = cache.truncate(cache.length + block.shape[1])
+    np.testing.assert_allclose(small.head(packed, hidden),
+                               want[:, -block.shape[1]:], atol=1e-4)
+
+
+def test_sublayers_that_can_not_be_left_out_are_refused():
+  lm = tiny.LMS['gemma3']
+  for bad in ([(9, 'mlp')], [(0, 'encoder_decoder_attention')]):
+    with pytest.raises(ValueError, match='allowed: a layer from 0'):
+      skip.without(lm, bad)
+  every = [(i, 'self_attention') for i in range(skip.layers_of(lm))]
+  with pytest.raises(ValueError, match='keep one'):
+    skip.without(lm, every)
+
+
+def test_some_layers_of_a_model_keep_what_was_left_out():
+  lm = skip.without(tiny.LMS['t5_1_1'], [(1, 'mlp')])
+  small, _ = skip.shallow(lm, tiny.params_of(lm), (1,))
+  assert small.config.skipped == ((0, 'mlp'),)
 
 
 def test_it_drafts_for_the_model_it_comes_from():

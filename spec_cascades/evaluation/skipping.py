@@ -1,0 +1,226 @@
+"""Which parts of a verifier to leave out, so that the rest drafts best for it.
+
+A sampler of optuna proposes sets of sublayers; each is judged by its predicted
+speed-up: greedy acceptance over the verifier's own texts, from a pass with the
+sublayers' weights at 0, and the time of a step, from what a sublayer of each
+kind was measured to take. So nothing is compiled for a set.
+
+Reference: Zhang et al. (2023), section 3.2, https://arxiv.org/abs/2309.08168
+"""
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+from typing import Any, Callable, Mapping, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from spec_cascades import decode
+from spec_cascades import targets
+from spec_cascades import theory
+from spec_cascades import warp
+from spec_cascades.data import files
+from spec_cascades.drafters import null
+from spec_cascades.evaluation import benchmarks
+from spec_cascades.evaluation import forced
+from spec_cascades.evaluation import pairs
+from spec_cascades.models import skip
+
+NAME, TRIALS = 'skipped.json', 'trials.log'
+GREEDY, VERSION = warp.Warp(0.), 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Times:
+  """Seconds of steps.
+
+  Attributes:
+    verifier: Of a call, by width of its block.
+    parts: Of one sublayer, by its name.
+  """
+  verifier: Mapping[int, float]
+  parts: Mapping[str, float]
+
+  def without(self, skipped: Sequence[skip.Sublayer]) -> theory.StepTimes:
+    """Of a drafter that leaves some sublayers out."""
+    saved = sum(self.parts[name] for _, name in skipped)
+    return theory.StepTimes(dict(self.verifier),
+                            max(self.verifier[1] - saved, 0.))
+
+
+def measure(lm: Any, packed: Any, gamma: int, prompt: Any) -> Times:
+  """Times whole steps, and steps without all sublayers of a kind but one.
+
+  Args:
+    lm: The verifier.
+    packed: Its parameters in decode layout.
+    gamma: Draft length.
+    prompt: One row, to make a cache.
+  """
+  program = lambda lm, nodes: benchmarks.block_program(
+      benchmarks.Loaded(lm, packed), nodes, prompt=prompt)
+  calls = {n: program(lm, n) for n in (1, gamma + 1)}
+  kinds = {}
+  for layer, name in skip.sublayers(lm):
+    kinds.setdefault(name, []).append((layer, name))
+  for name, every in kinds.items():
+    calls[name] = program(skip.without(lm, every[1:]), 1)
+  found = {key: x.over(20).median for key, x in benchmarks.timed(calls).items()}
+  part = lambda name: (found[1] - found[name]) / max(len(kinds[name]) - 1, 1)
+  return Times({n: found[n] for n in (1, gamma + 1)},
+               {name: max(part(name), 0.) for name in kinds})
+
+
+@dataclasses.dataclass(frozen=True)
+class _Side:
+  """A model with parameters in decode layout, as `pairs.Model` has them."""
+  lm: Any
+  params: Any
+
+
+def own_texts(model: _Side, rows: Sequence[Sequence[int]], length: int,
+              eos: int) -> list[list[int]]:
+  """What a model answers greedily, at most `length` tokens with the end."""
+  prompt = pairs.prompt_of(model.lm)(rows, max(map(len, rows)))
+  spec = decode.GenSpecSample(model.lm, null.Null(),
+                              prompt.prefix.shape[1] + length, eos=eos)
+  state = spec(model.params, None, prompt, decode.row_keys(0, range(len(rows))),
+               targets.Lossless(), GREEDY)
+  return [np.asarray(tokens[start:end]).tolist()[:length]
+          for tokens, start, end in zip(state.tokens, prompt.prefix_lengths,
+                                        state.lengths)]
+
+
+class Search:
+  """Predicted speed-ups of sets of sublayers that are left out.
+
+  Args:
+    pair: The verifier, in checkpoint layout still; its drafter is not used.
+    rows: Tokens of the inputs to calibrate on.
+    gamma: Draft length.
+    length: New tokens of a text at most.
+
+  Raises:
+    ValueError: There are no inputs.
+  """
+
+  def __init__(self, pair: pairs.Pair, rows: Sequence[Sequence[int]], *,
+               gamma: int, length: int):
+    if not rows:
+      raise ValueError('There is no text to calibrate on; give some.')
+    model = pair.verifier
+    self.lm, self.gamma, self.rows = model.lm, gamma, rows
+    self._checkpoint = jax.tree.map(jnp.asarray, model.unpacked())
+    self._sha256 = model.sha256
+    verifier = _Side(model.lm, model.lm.pack(self._checkpoint))
+    self._pair = dataclasses.replace(pair, verifier=verifier)
+    self.texts = own_texts(verifier, rows, length, pair.vocabulary.ends[0])
+    self.times = measure(model.lm, verifier.params, gamma,
+                         pair.prompt([rows[0]], max(map(len, rows))))
+
+  def tokens_per_call(self, skipped: Sequence[skip.Sublayer]) -> float:
+    """Predicted for drafts of gamma tokens, greedily."""
+    gates = {part: jnp.float32(part not in skipped)
+             for part in skip.sublayers(self.lm)}
+    packed = self.lm.pack(skip.weighted(self.lm, self._checkpoint, gates))
+    pair = dataclasses.replace(self._pair, drafter=_Side(self.lm, packed))
+    rates = forced.acceptance(pair, self.rows, self.texts, targets.Lossless(),
+                              GREEDY)
+    return theory.tokens_per_call(rates, self.gamma)
+
+  def speedup(self, skipped: Sequence[skip.Sublayer]) -> float:
+    """Predicted, over the verifier alone; 0 if no self-attention is left."""
+    try:
+      skip.without(self.lm, skipped)
+    except ValueError:
+      return 0.
+    return theory.speedup(self.tokens_per_call(skipped), self.gamma,
+                          self.times.without(skipped), uses_q=False)
+
+  def __call__(self, directory: str, trials: int, seed: int = 0,
+               progress: Callable[..., Any] = iter) -> dict[str, Any]:
+    """The best set that `trials` proposals find; goes on where it was stopped.
+
+    Args:
+      directory: Keeps the trials, and gets `skipped.json`.
+      trials: In all, those before an interruption among them.
+      seed: Of the proposals.
+      progress: `tqdm` or something called like it.
+
+    Raises:
+      ValueError: optuna is not installed.
+    """
+    optuna = _optuna()
+    place = pathlib.Path(directory).expanduser()
+    place.mkdir(parents=True, exist_ok=True)
+    kept = optuna.storages.JournalStorage(
+        optuna.storages.journal.JournalFileBackend(str(place / TRIALS)))
+    study = optuna.create_study(
+        storage=kept, study_name=f'gamma{self.gamma}', direction='maximize',
+        load_if_exists=True, sampler=optuna.samplers.TPESampler(
+            seed=seed, multivariate=True))
+    every = skip.sublayers(self.lm)
+    named = {f'{layer}/{name}': (layer, name) for layer, name in every}
+    if not study.trials:              # each second layer, to begin with
+      study.enqueue_trial({key: layer % 2 for key, (layer, _) in named.items()})
+
+    def judge(trial):
+      return self.speedup([part for key, part in named.items()
+                           if trial.suggest_int(key, 0, 1)])
+
+    done = sum(x.state.is_finished() for x in study.trials)
+    for _ in progress(range(done, trials)):
+      study.optimize(judge, n_trials=1)
+    best = study.best_trial
+    chosen = [part for key, part in named.items() if best.params[key]]
+    found = dict(version=VERSION, verifier=self._sha256,
+                 gamma=self.gamma, skipped=chosen, speedup=best.value,
+                 tokens_per_call=self.tokens_per_call(chosen),
+                 trials=len(study.trials))
+    files.write_atomically(place / NAME, json.dumps(found, indent=1) + '\n')
+    return found
+
+
+def read(path: str, verifier: str, lm: Any) -> tuple[skip.Sublayer, ...]:
+  """The sublayers that a search has chosen for a verifier.
+
+  Args:
+    path: `skipped.json`, or the directory that holds it.
+    verifier: SHA-256 of the verifier.
+    lm: The verifier.
+
+  Raises:
+    ValueError: There is none, or it is of another verifier.
+  """
+  place = pathlib.Path(path).expanduser()
+  place = place / NAME if place.is_dir() else place
+  hint = 'make it with scripts/search_layers.py'
+  if not place.is_file():
+    raise ValueError(f'No {NAME} at {path}; {hint}.')
+  try:
+    said = json.loads(place.read_text(encoding='utf-8'))
+    skipped = tuple((int(layer), str(name)) for layer, name in said['skipped'])
+    owner, version = said['verifier'], said['version']
+  except (ValueError, KeyError, TypeError) as error:
+    raise ValueError(f"{place} can't be read ({error}); {hint}.") from None
+  if owner != verifier or version != VERSION:
+    raise ValueError(f'{place} is of another verifier; {hint}.')
+  return skip.without(lm, skipped).config.skipped
+
+
+def check_installed() -> None:
+  """Raises ValueError unless optuna is."""
+  _optuna()
+
+
+def _optuna():
+  try:
+    import optuna  # pylint: disable=g-import-not-at-top
+  except ImportError:
+    raise ValueError('The search needs optuna: pip install -r '
+                     'requirements-search.txt.') from None
+  optuna.logging.set_verbosity(optuna.logging.WARNING)
+  return optuna

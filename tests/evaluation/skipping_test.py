@@ -1,0 +1,107 @@
+"""The search for sublayers to leave out."""
+import json
+
+import numpy as np
+import pytest
+
+import tinypair
+from spec_cascades import decode, targets, theory, warp
+from spec_cascades.drafters import chain
+from spec_cascades.evaluation import examples, pairs, parts, rules, skipping
+from spec_cascades.models import skip
+
+pytest.importorskip('optuna', reason='needs requirements-search.txt')
+GAMMA, LENGTH, SOME = 3, 20, [(0, 'mlp'), (1, 'self_attention')]
+
+
+@pytest.fixture(scope='module')
+def path(tmp_path_factory):
+  place = tmp_path_factory.mktemp('deep')
+  words = tinypair.make_vocabulary(place)
+  return str(tinypair.write(place / 'x', words, 0, layers=2, scale=4.))
+
+
+@pytest.fixture(scope='module')
+def search(path):
+  pair = pairs.load(path, None)
+  rows = [pair.vocabulary.encode(x.source) for x in examples.read()[:6]]
+  return skipping.Search(pair, rows, gamma=GAMMA, length=LENGTH)
+
+
+def test_texts_are_the_verifiers_own(search, path):
+  assert len(search.texts) == 6 and max(map(len, search.texts)) == LENGTH
+  full = [np.ones(len(text)) for text in search.texts]
+  assert search.tokens_per_call([]) == theory.tokens_per_call(full, GAMMA)
+
+
+def test_predicted_tokens_are_those_that_are_decoded(search, path):
+  """Greedy acceptance is 0 or 1, so a prediction is a count."""
+  pair = pairs.load(path, None)
+  lm, params = pair.verifier.lm, pair.verifier.params
+  drafter = chain.Chain(skip.without(lm, SOME), GAMMA)
+  width = max(map(len, search.rows))
+  calls = tokens = 0
+  for row, want in zip(search.rows, search.texts):
+    spec = decode.GenSpecSample(lm, drafter, 1 + len(want), eos=-1)
+    state = spec(params, params, pair.prompt([row], width),
+                 decode.row_keys(0, [0]), targets.Lossless(), warp.Warp(0.))
+    np.testing.assert_array_equal(state.tokens[0, 1:], want)
+    calls += int(state.stats.verifier_calls[0])
+    tokens += len(want)
+  assert calls < tokens
+  assert abs(search.tokens_per_call(SOME) - tokens / calls) < 1e-9
+
+
+def test_a_speedup_is_what_theory_makes_of_both(search):
+  times = skipping.Times({1: 3., 4: 4.}, dict(
+      self_attention=.5, encoder_decoder_attention=.25, mlp=.75))
+  search = _with(search, times)
+  tokens = search.tokens_per_call(SOME)
+  assert search.speedup(SOME) == pytest.approx(
+      tokens * 3 / (4 + GAMMA * (3 - .75 - .5)))
+  assert search.speedup([(0, 'self_attention'), (1, 'self_attention')]) == 0
+
+
+def _with(search, times):
+  other = object.__new__(skipping.Search)
+  vars(other).update(vars(search), times=times)
+  return other
+
+
+def test_a_search_finds_what_is_best_of_its_trials_and_goes_on(
+    search, path, tmp_path):
+  times = skipping.Times({1: 3., 4: 3.5}, dict(
+      self_attention=.9, encoder_decoder_attention=.9, mlp=.9))
+  search, judged = _with(search, times), []
+  found = search(str(tmp_path), 3)
+  assert found['trials'] == 3
+
+  def spy(steps):
+    judged.extend(steps)
+    return judged
+
+  found = search(str(tmp_path), 8, progress=spy)
+  assert judged == [3, 4, 5, 6, 7] and found['trials'] == 8
+  assert found['speedup'] == pytest.approx(search.speedup(found['skipped']))
+  first = [part for part in skip.sublayers(search.lm) if part[0] % 2]
+  tried = skip.without(search.lm, found['skipped']).config.skipped
+  assert found['speedup'] >= search.speedup(first) or tuple(first) == tried
+  pair = parts.added(pairs.load(path, None), {'sublayers': str(tmp_path)})
+  drafter, params = rules.drafter('sublayers', pair, GAMMA)
+  assert drafter.chain.lm.config.skipped == tried
+  assert params is pair.verifier.params
+
+
+@pytest.mark.parametrize('change,what', [
+    (lambda x: x.update(verifier='other'), 'another verifier'),
+    (lambda x: x.pop('skipped'), "can't be read"),
+    (lambda x: x.update(skipped=[[7, 'mlp']]), 'allowed: a layer from 0')])
+def test_what_does_not_fit_is_refused(search, path, tmp_path, change, what):
+  pair = pairs.load(path, None)
+  said = dict(version=1, verifier=pair.verifier.sha256, skipped=SOME)
+  change(said)
+  (tmp_path / 'skipped.json').write_text(json.dumps(said), encoding='utf-8')
+  with pytest.raises(ValueError, match=what):
+    parts.added(pair, {'sublayers': str(tmp_path / 'skipped.json')})
+  with pytest.raises(ValueError, match='No skipped.json'):
+    parts.added(pair, {'sublayers': str(tmp_path / 'x')})
