@@ -31,8 +31,9 @@ def _flags(args: Sequence[str]) -> argparse.Namespace:
   add('--file', help='read the texts from this file instead')
   add('--rule', default='Lossless', help='a class of spec_cascades/targets')
   add('--alpha', type=float, help="the rule's threshold")
-  add('--drafter', default='chain', help='chain (default), tree, ngram, '
-      'jacobi, lookahead, skip or null')
+  add('--drafter', default='chain', help='chain (default), tree, '
+      'tree:FILE of scripts/shape_tree.py, spectr, counts:FILE of '
+      'scripts/count_table.py, ngram, jacobi, lookahead, skip or null')
   add('--gamma', type=int, default=5, help='tokens drafted a round')
   add('--temperature', type=float, default=0.0, help='0 (default) is greedy')
   add('--top_p', type=float, default=1.0)
@@ -83,7 +84,8 @@ def _models(flags: argparse.Namespace) -> Any:
     given = dict(verifier=flags.verifier, drafter=flags.drafter_dir)
     given = {name: path for name, path in given.items() if path}
     # The drafter that comes with the project is read if one is needed.
-    none = {'drafter': None} if flags.drafter in rules.WITHOUT_MODEL else {}
+    alone = rules.kind(flags.drafter) in rules.WITHOUT_MODEL
+    none = {'drafter': None} if alone else {}
     return pairs.load(**(none | given), **options)
   return pairs.load(flags.verifier, flags.drafter_dir, **options)
 
