@@ -27,6 +27,10 @@ def main(args: Sequence[str]) -> None:
   add('--least', type=int, default=1,
       help='times that a context must have been seen (default: 1)')
   flags, bindings = _cli.parse(parser, args)
+  for name in ('order', 'follow', 'least'):
+    if getattr(flags, name) < 1:
+      raise ValueError(f'Got --{name} {getattr(flags, name)}; allowed: 1 or '
+                       'more.')
   # pylint: disable=g-import-not-at-top
   from spec_cascades.evaluation import counted
   from spec_cascades.models import counts
