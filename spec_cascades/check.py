@@ -128,6 +128,10 @@ def draft(spec: Any, proposed: Any, target: Any) -> None:
     raise ValueError(
         f'{name} has a vocabulary of {own} tokens and the verifier one of '
         f'{spec.lm.vocab_size}; allowed: the same one for both.')
+  if (proposed.law == 'given') != (proposed.laws is not None):
+    has = 'no' if proposed.laws is None else 'with'
+    raise ValueError(f"{name} proposed {proposed.law!r} drafts, {has} laws; "
+                     "allowed: laws [B, N, V] with 'given' drafts only.")
   for path, number in jax.tree_util.tree_leaves_with_path(spec.verify):
     scalar(f'{type(spec.verify).__name__}{jax.tree_util.keystr(path)}', number)
   spec.verify.supports.check(spec.verify, proposed)

@@ -237,6 +237,8 @@ def _broken(draft, logits):
         q.probs, parent, draft.tree.tokens)
     finite &= jnp.isfinite(drawn) | (node == 0)
     finite &= _finite(q.logits)
+  if draft.laws is not None:
+    finite &= jnp.isfinite(draft.laws).all(-1)
   return jnp.any(visited & ~finite, 1)
 
 

@@ -135,6 +135,9 @@ def law(q: Model | None, p: Model, target: Any, warp: Any, *, drafts: Drafts,
   if drafts.law == 'deterministic' and drafts.tokens is None:
     raise ValueError("Drafts(law='deterministic') without tokens; give the "
                      'function from a context to the drafted tokens.')
+  if drafts.law == 'given':
+    raise ValueError("Drafts(law='given'); allowed: laws of one model, "
+                     "'sampled', 'distinct' or 'deterministic'.")
   if drafts.stop is not None and not drafts.is_chain:
     raise ValueError(f'A stop on a tree with parents {drafts.parents}; '
                      'allowed: on a chain.')

@@ -13,8 +13,8 @@ from spec_cascades import api, decode, targets, types, verify
 from spec_cascades import drafters as drafters_lib
 from spec_cascades.drafters import (
     adaptive, chain, early_exit, jacobi, lookahead, ngram, null, retrieval,
-    tracking, tree, vertical)
-from spec_cascades.models import recompute, table, toy
+    specinfer, spectr, tracking, tree, vertical)
+from spec_cascades.models import counts, recompute, table, toy
 from spec_cascades.warp import Warp
 from tests.common import LM, P, Q, RAGGED, keys, select
 
@@ -36,7 +36,10 @@ DRAFTERS = dict(
     Retrieval=((retrieval.Retrieval(3, 6, 4, 4),) * 2,
                retrieval.index(np.arange(40) ** 2 % 5)),
     Lookahead=((lookahead.Lookahead(5, 3, 3, 2, 8),) * 2, None),
-    Tree=((tree.Tree(LM, TREE),) * 2, Q))
+    Tree=((tree.Tree(LM, TREE),) * 2, Q),
+    SpecInfer=((specinfer.SpecInfer((LM, LM), ((-1, 0), (-1, 0, 1))),) * 2,
+               (Q, P)),
+    SpecTr=((spectr.SpecTr(LM, 2, 2),) * 2, Q))
 RULES = dict(
     Lossless=targets.Lossless(), Lossy=targets.Lossy(.3),
     LossyBeta=targets.LossyBeta(.3), LossyBudget=targets.LossyBudget(.1),
@@ -53,7 +56,8 @@ VERIFIERS = dict(
     Rejection=verify.Rejection(), Block=verify.Block(),
     KSeq=verify.KSeq(), Typical=verify.Typical(), TopB=verify.TopB(2, 1.),
     Rollback=verify.Rollback(1.), Forced=verify.Forced(.7))
-MODELS = (table.Table(), toy.ToyLM(), recompute.Recompute(lambda *_: None, 5))
+MODELS = (table.Table(), toy.ToyLM(), recompute.Recompute(lambda *_: None, 5),
+          counts.Counts(5, 3))
 
 
 def assert_same_arguments(method, contract):
@@ -79,9 +83,8 @@ def test_the_tables_are_complete():
   assert public_classes(verify) - {'Supports', 'Fixed'} == set(VERIFIERS)
   found = set().union(*(public_classes(m) for m in (
       adaptive, chain, early_exit, jacobi, lookahead, ngram, null, retrieval,
-      tracking, tree, vertical)))
-  found -= {'Pool', 'Datastore', 'Levels', 'Record',
-            'Tracked'}
+      specinfer, spectr, tracking, tree, vertical)))
+  found -= {'Pool', 'Datastore', 'Levels', 'Record', 'Tracked'}
   assert found <= set(DRAFTERS)
   assert drafters_lib.__doc__
 
@@ -175,6 +178,7 @@ class TestDrafters:
     state = spec(P, params, RAGGED, keys(3), target, Warp())
     assert (state.lengths == 20).all()
     caches = [state.cache, state.drafter][:1 + hasattr(spec.drafter, 'lm')]
+    caches += state.drafter if hasattr(spec.drafter, 'lms') else ()
     for cache in caches:
       np.testing.assert_array_equal(cache.length, 19)
       assert cache.capacity >= 19 + spec.drafter.num_nodes
@@ -217,7 +221,8 @@ def test_verifiers(name, law):
   q, p = (Warp()(x.reshape(1, 25, 5)[:, :n]) for x in (Q, P))
   nodes = types.chain(jnp.array([[0, 1, 2, 3]]))
   draft = types.Draft(nodes, None if law == 'deterministic' else q,
-                      jnp.zeros(1, jnp.int32), law, n - 1)
+                      jnp.zeros(1, jnp.int32), law, n - 1,
+                      laws=jnp.roll(q.probs, 1, 1) if law == 'given' else None)
   if law not in judge.supports.laws:
     with pytest.raises(ValueError, match=f'{name} does not support {law!r}'):
       judge.supports.check(judge, draft)

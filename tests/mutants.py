@@ -54,6 +54,9 @@ MUTANTS = (
            'draft = types.Draft(types.chain(tokens[:, :-1], last), q,',
            'draft = types.Draft(types.chain(tokens[:, :-1], last), '
            'jax.tree.map(lambda x: jnp.roll(x, 1, 0), q),', PLAIN_CHAIN),
+    Mutant('one law for the nodes of all models', 'verify.py',
+           'rest: draft.laws[m])', 'rest: draft.laws[1])',
+           ('tests/drafters/specinfer_test.py', '-k', 'own_laws')),
     Mutant('nothing subtracted for a rejected sibling', 'verify.py',
            'left = jnp.where(candidate, residual(left, law), left)',
            'left = jnp.where(candidate, left, left)',

@@ -49,6 +49,8 @@ def rejection(case: Case, judge=None):
       x = case.tokens[m]
       known = case.law != 'deterministic' and rest.sum() > 0
       own = rest / rest.sum() if known else np.eye(len(left))[x]
+      if case.law == 'given':              # q[m] is what m was drawn from
+        own = case.q[m] / case.q[m].sum()
       if (yield m, _ratio(left[x], own[x])):
         path, node = path + [m], m
         break

@@ -1,12 +1,14 @@
 """Drafters on toy transformers, for tests of caches and of the loop."""
 import jax
 
-from spec_cascades.drafters import chain, jacobi, lookahead, ngram, null, tree
+from spec_cascades.drafters import (
+    chain, jacobi, lookahead, ngram, null, specinfer, spectr, tree)
 from spec_cascades.models import toy
 
 BIG, SMALL = toy.ToyLM(), toy.ToyLM(layers=1, scale=2.)
 PB = BIG.init_params(jax.random.key(0))
 PS = SMALL.init_params(jax.random.key(1))
+PS2 = SMALL.init_params(jax.random.key(2))
 TREE = (-1, 0, 0, 1, 1, 2)
 # name: (drafter, its parameters)
 DRAFTERS = dict(
@@ -17,4 +19,7 @@ DRAFTERS = dict(
     jacobi=(jacobi.Jacobi(3), None),
     lookahead=(lookahead.Lookahead(5, 3, 3, 2, 12), None),
     tree=(tree.Tree(SMALL, TREE, 'sampled'), PS),
+    specinfer=(specinfer.SpecInfer(
+        (SMALL, SMALL), ((-1, 0, 1), (-1, 0))), (PS, PS2)),
+    spectr=(spectr.SpecTr(SMALL, 2, 2), PS),
     distinct=(tree.Tree(SMALL, TREE), PS))

@@ -1,6 +1,7 @@
 """Static token trees drawn from a small language model."""
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 import jax
@@ -80,16 +81,34 @@ class Tree(Cached):
 
   def _children(self, tokens, q, key, params):
     """Draws the children of every node that has a q; one sequence."""
-    for node in range(len(q.probs)):
-      rest, tried = q.probs[node], jnp.zeros(q.probs.shape[-1], bool)
-      for child in range(1, self.num_nodes):
-        if self.parents[child] != node:
-          continue
-        drawn = warp_lib.sample(rest, jax.random.fold_in(key, child))
-        best = jnp.argmax(jnp.where(tried, -jnp.inf, q.logits[node]))
-        token = jnp.where(rest.sum() > 0, drawn, best)
-        tokens = tokens.at[child].set(
-            reduced.token_of(self.lm, params, token))
-        if self.law == 'distinct':
-          rest, tried = warp_lib.without(rest, token), tried.at[token].set(True)
+    known = {child: up for child, up in enumerate(self.parents)
+             if 0 <= up < len(q.probs)}
+    for child, token, _ in drawn(q, key, known, self.law):
+      tokens = tokens.at[child].set(reduced.token_of(self.lm, params, token))
     return tokens
+
+
+def drawn(q: types.Prediction, key: Key[Array, ''], parents: Mapping[int, int],
+          law: str) -> Iterator[tuple[int, Array, Array]]:
+  """Children of the nodes of one sequence, drawn from q [N, V] at them.
+
+  Args:
+    q: At each node.
+    key: Folded with a child's number.
+    parents: Of each child that is to be drawn, in their order.
+    law: 'sampled' or 'distinct'.
+
+  Yields:
+    A child, its token, and what that was drawn from [V], as 'given' drafts say.
+  """
+  left = {}
+  for child, up in parents.items():
+    rest, tried = left.get(
+        up, (q.probs[up], jnp.zeros(q.probs.shape[-1], bool)))
+    some = warp_lib.sample(rest, jax.random.fold_in(key, child))
+    best = jnp.argmax(jnp.where(tried, -jnp.inf, q.logits[up]))
+    token = jnp.where(rest.sum() > 0, some, best)
+    yield child, token, jnp.where(
+        rest.sum() > 0, rest, jax.nn.one_hot(token, len(rest)))
+    if law == 'distinct':
+      left[up] = warp_lib.without(rest, token), tried.at[token].set(True)

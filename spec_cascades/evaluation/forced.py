@@ -17,6 +17,7 @@ import numpy as np
 
 from spec_cascades import check
 from spec_cascades import types
+from spec_cascades.drafters import sequoia
 from spec_cascades.evaluation import pairs
 from spec_cascades.evaluation import text
 
@@ -43,14 +44,35 @@ def acceptance(pair: pairs.Pair, inputs: Sequence[Sequence[int]],
     ValueError: Texts and inputs that don't match, or no drafter; tokens outside
       the vocabulary; numbers outside their domains, or one for each text.
   """
-  if pair.drafter is None:
-    raise ValueError('The pair has no drafter; allowed: one with a model that '
-                     'drafts.')
-  small = pair.drafter.lm, pair.drafter.params
-  found = _passes(pair, small, inputs, texts, target, warp)
+  found = _passes(pair, _small(pair), inputs, texts, target, warp)
   over = lambda drawn, pi: np.minimum(
       np.divide(drawn, pi, out=np.zeros_like(pi), where=pi > 0), 1)
   return [over(drawn, pi) for _, _, pi, drawn in found]
+
+
+def by_rank(pair: pairs.Pair, inputs: Sequence[Sequence[int]],
+            texts: Sequence[Sequence[int]], target: Any, warp: Any, *,
+            ranks: int = 8) -> np.ndarray:
+  """How often a node's k-th child is accepted and none before it: [ranks].
+
+  The mean of `sequoia.acceptance` over the places of all texts. Arguments and
+  errors are those of `acceptance`, and a number of ranks below 1; no token at
+  all is a ValueError, too.
+  """
+  check.interval('ranks', ranks, 1, pair.verifier.lm.vocab_size, whole=True)
+  if not any(map(len, texts)):
+    raise ValueError(f'Got {len(texts)} texts without a token; give one that '
+                     'has some.')
+  found = _passes(pair, _small(pair), inputs, texts, target, warp, ranks=ranks)
+  return np.concatenate(found, 1).mean(1)
+
+
+def _small(pair):
+  """The model that drafts, and its parameters."""
+  if pair.drafter is None:
+    raise ValueError('The pair has no drafter; allowed: one with a model that '
+                     'drafts.')
+  return pair.drafter.lm, pair.drafter.params
 
 
 def probabilities(pair: pairs.Pair, drafter: tuple[Any, Any] | None,
@@ -82,8 +104,8 @@ def probabilities(pair: pairs.Pair, drafter: tuple[Any, Any] | None,
                                        warp, width)]
 
 
-def _passes(pair, drafter, inputs, texts, target, warp, width=1):
-  """Checks; q, p, pi and q~ of each text, [4, tokens] in float64."""
+def _passes(pair, drafter, inputs, texts, target, warp, width=1, ranks=0):
+  """Checks; what `_laws` says of each text, [4 or ranks, tokens] in float64."""
   if len(inputs) != len(texts):
     raise ValueError(f'{len(inputs)} inputs and {len(texts)} texts; allowed: a '
                      'text for each input.')
@@ -97,11 +119,11 @@ def _passes(pair, drafter, inputs, texts, target, warp, width=1):
   for at in range(0, len(texts), ROWS):
     some = slice(at, at + ROWS)
     out += _pass(pair, drafter or (None, None), list(inputs[some]),
-                 list(texts[some]), target, warp, width)
+                 list(texts[some]), target, warp, width, ranks)
   return out
 
 
-def _pass(pair, drafter, inputs, texts, target, warp, width):
+def _pass(pair, drafter, inputs, texts, target, warp, width, ranks):
   """`_passes` of up to ROWS texts, all in one block."""
   count, empty = len(texts), ROWS - len(texts)
   inputs, texts = inputs + [inputs[0]] * empty, texts + [[]] * empty
@@ -115,14 +137,19 @@ def _pass(pair, drafter, inputs, texts, target, warp, width):
   lm, params = drafter
   found = np.asarray(_laws(
       pair.verifier.lm, lm, pair.verifier.params, params,
-      jnp.asarray(text.pad(rows, wide(rows))), prompt.inputs, target, warp))
+      jnp.asarray(text.pad(rows, wide(rows))), prompt.inputs, target, warp,
+      ranks))
   return [found[:, i, start - 1:start - 1 + len(new)].astype(np.float64)
           for i, (start, new) in enumerate(zip(starts, texts[:count]))]
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _laws(lm, small, params, draft_params, tokens, inputs, target, warp):
-  """q, p, pi and q~ of tokens 1, 2, ... of every row: [4, B, L - 1]."""
+@functools.partial(jax.jit, static_argnums=(0, 1, 8))
+def _laws(lm, small, params, draft_params, tokens, inputs, target, warp, ranks):
+  """q, p, pi and q~ of tokens 1, 2, ... of every row: [4, B, L - 1].
+
+  With `ranks`, the acceptance of as many children in the place of each token:
+  [ranks, B, L - 1].
+  """
   def predicted(model, params):
     one = jnp.ones(len(tokens), jnp.int32)
     start = types.Prompt(tokens[:, :1], one, inputs)
@@ -134,6 +161,9 @@ def _laws(lm, small, params, draft_params, tokens, inputs, target, warp):
   # Not a softmax of every row: only the tokens' own entries are wanted.
   raw = lambda x: jnp.exp(of(x.logits) - jax.nn.logsumexp(x.logits, -1))
   p, q = predicted(lm, params), small and predicted(small, draft_params)
+  if ranks:
+    found = sequoia.acceptance(jax.random.key(0), q, target(q, p).pi, ranks)
+    return jnp.moveaxis(found, -1, 0)
   unknown = jnp.full(tokens[:, 1:].shape, jnp.nan)
   return jnp.stack([raw(q) if q else unknown, raw(p), of(target(q, p).pi),
                     of(q.probs) if q else unknown])

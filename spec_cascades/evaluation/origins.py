@@ -15,6 +15,7 @@ import numpy as np
 from spec_cascades import decode
 from spec_cascades import targets
 from spec_cascades.drafters import cached
+from spec_cascades.drafters import specinfer
 from spec_cascades.evaluation import forced
 from spec_cascades.evaluation import inspected
 from spec_cascades.evaluation import programs as programs_lib
@@ -104,6 +105,8 @@ def _drafter(run, programs, point) -> tuple[Any, Any] | None:
   spec, _, draft_params = programs.loop(point, run.buckets[0])
   if isinstance(spec.drafter, cached.Cached):
     return spec.drafter.lm, draft_params
+  if isinstance(spec.drafter, specinfer.SpecInfer):
+    return spec.drafter.lms[0], draft_params[0]
   return None if point.drafter or small is None else (small.lm, small.params)
 
 

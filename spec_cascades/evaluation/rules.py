@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import dataclasses
+import pathlib
 from typing import Any, Callable
 
 from spec_cascades import baselines
@@ -155,10 +156,38 @@ def lookahead_drafter(pair: pairs.Pair, gamma: int):
   return lookahead.Lookahead(size, window=5, order=gamma + 1, guesses=5), None
 
 
-def tree_drafter(pair: pairs.Pair, gamma: int):
-  """A chain of gamma tokens of the small model, each beside a second choice."""
-  spine = (-1, *(max(2 * i - 1, 0) for i in range(gamma) for _ in range(2)))
-  return tree.Tree(pair.drafter.lm, spine), pair.drafter.params
+def tree_drafter(pair: pairs.Pair, gamma: int, path: str = ''):
+  """A chain of gamma tokens of the small model, each beside a second choice.
+
+  With a path, the tree that `shapes.write` saved there, whatever gamma is.
+  """
+  parents = shapes.read(pathlib.Path(path)).parents if path else (
+      -1, *(max(2 * i - 1, 0) for i in range(gamma) for _ in range(2)))
+  return tree.Tree(pair.drafter.lm, parents), pair.drafter.params
+
+
+def spectr_drafter(pair: pairs.Pair, gamma: int, chains: int = 3):
+  """Chains of gamma tokens of the small model, drawn independently."""
+  return spectr.SpecTr(pair.drafter.lm, chains, gamma), pair.drafter.params
+
+
+def specinfer_drafter(pair: pairs.Pair, gamma: int, path: str):
+  """Chains of the pair's small model and of another one, merged."""
+  other = pairs.load(path, None)
+  if other.vocabulary_sha256 != pair.vocabulary_sha256:
+    raise ValueError(f'{path} has another vocabulary than the pair; allowed: a '
+                     'drafter with the same one.')
+  models = pair.drafter, other.verifier
+  made = specinfer.SpecInfer(tuple(model.lm for model in models),
+                             (tuple(range(-1, gamma)),) * 2)
+  return made, tuple(model.params for model in models)
+
+
+def counts_drafter(pair: pairs.Pair, gamma: int, path: str):
+  """Chains of the table of n-grams that `counted.write` saved at a path."""
+  table = counted.read(pathlib.Path(path))
+  lm = counts.Counts(pair.verifier.lm.vocab_size, len(table.levels) + 1)
+  return chain.Chain(lm, gamma), lm.pack(table)
 
 
 def rest_drafter(pair: pairs.Pair, gamma: int):
@@ -202,23 +231,31 @@ WITHOUT_MODEL = (*WITHOUT_Q, 'skip', 'sublayers', 'exit')
 
 def drafter(name: str, pair: pairs.Pair, gamma: int) -> tuple[Any, Any]:
   """A drafter and its parameters; see `check_drafter`."""
-  return DRAFTERS[name](pair, gamma)
+  make, path = DRAFTERS[kind(name)], name.partition(':')[2]
+  return make(pair, gamma, path) if path else make(pair, gamma)
 
 
 def check_drafter(name: str, rule: Any, gamma: int) -> None:
   """Raises ValueError for a drafter that does not exist or fit the rule.
 
   Args:
-    name: A key of `DRAFTERS`.
+    name: A key of `DRAFTERS`; those of `WITH_FILE` may be followed by a colon
+      and the path of a file.
     rule: A rule, or its class.
     gamma: Tokens drafted a round.
   """
-  if name not in DRAFTERS:
+  if kind(name) not in DRAFTERS:
     raise ValueError(f'Unknown drafter {name!r}; allowed: '
                      f'{", ".join(DRAFTERS)}.')
-  if rule.uses_q and name in WITHOUT_Q:
-    kind = rule.__name__ if isinstance(rule, type) else type(rule).__name__
-    raise ValueError(f'The rule {kind} reads the drafter\'s probabilities, '
+  if kind(name) != name and kind(name) not in WITH_FILE:
+    raise ValueError(f'The drafter {name!r} names a file; allowed: for '
+                     f'{", ".join(WITH_FILE)}.')
+  if name in NEEDED:
+    raise ValueError(f'The drafter {name} alone; allowed: {name}:FILE with '
+                     f'{NEEDED[name]}.')
+  if rule.uses_q and kind(name) in WITHOUT_Q:
+    own = rule.__name__ if isinstance(rule, type) else type(rule).__name__
+    raise ValueError(f'The rule {own} reads the drafter\'s probabilities, '
                      f'which {name} does not have; take the drafter chain or '
                      'the rule Lossless.')
   if not isinstance(gamma, int) or isinstance(gamma, bool):

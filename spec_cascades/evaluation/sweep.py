@@ -249,10 +249,17 @@ class Run:
     finally:
       journal.close()
 
-  def acceptance(self, progress: Callable[..., Any]) -> dict[str, Any]:
-    """By key of every point that a chain drafted, `forced.acceptance`.
+  def acceptance(self, progress: Callable[..., Any],
+                 measure: Callable[..., Any] = forced.acceptance
+                 ) -> dict[str, Any]:
+    """By key of every point that a chain drafted, what `measure` finds.
 
-    ValueError if the sweep is not finished.
+    Args:
+      progress: As `tqdm.tqdm`.
+      measure: `forced.acceptance` or `by_rank`, or what is called like them.
+
+    Raises:
+      ValueError: The sweep is not finished.
     """
     records = self.finished()
     texts = {key: [records[key, i, 0].tokens
@@ -261,7 +268,7 @@ class Run:
     drafted = [key for key, point in self.points.items()
                if point.drafter == rules.CHAIN
                and not programs.name(point).baseline]
-    return {key: forced.acceptance(
+    return {key: measure(
         self.pair, self.rows, texts[key], *programs.chosen(self.points[key]))
             for key in progress(drafted, desc='reading texts', unit='point')}
 

@@ -109,7 +109,7 @@ class Run:
   recipe: Recipe = Recipe()
   init_from: str | None = None
   teacher: str | None = None
-  distillation: losses.Distillation = losses.Distillation()
+  distillation: losses.Distillation | losses.Boosted = losses.Distillation()
   on_policy: policies.OnPolicy = policies.OnPolicy()
   online: online_lib.Online | None = None
   optimizer: Callable[..., Any] = optimizers.adafactor

@@ -98,6 +98,42 @@ class Distillation:
         acceptance=total(jnp.minimum(p, q).sum(-1)))
 
 
+@dataclasses.dataclass(frozen=True)
+class Boosted:
+  """-log q(target) where another drafter's best token is not the target.
+
+  For a second drafter beside a first one (`drafters.specinfer`): the corpus
+  holds the verifier's own texts, and the first drafter is given as `teacher`.
+  What it gets right carries no loss. The paper chooses whole texts that the
+  first has missed; here it is each token.
+
+  Reference: Miao et al. (2023), sec. 3, https://arxiv.org/abs/2305.09781
+  """
+
+  def __call__(self, logits: Float[Array, 'B N V'],
+               teacher: Float[Array, 'B N V'], targets: Int[Array, 'B N'],
+               weights: Float[Array, 'B N'], *, z_loss: float = 0.0
+               ) -> tuple[Array, dict[str, Array]]:
+    """Weighted sum over the targets that the first drafter misses.
+
+    Args:
+      logits: Of the second drafter, q; float32.
+      teacher: Of the first one.
+      targets: Token ids.
+      weights: 1 where a target is, 0 for padding, which carries no loss.
+      z_loss: Weight of log(Z)^2.
+
+    Returns:
+      The summed loss in nats, and sums over the targets that are missed:
+      `tokens`; `agreement`, those that the second ranks first.
+    """
+    missed = jnp.where(jnp.argmax(teacher, -1) != targets, weights, 0)
+    total, tokens = cross_entropy(logits, targets, missed, z_loss=z_loss)
+    caught = jnp.argmax(logits, -1) == targets
+    return total, dict(tokens=tokens,
+                       agreement=jnp.where(caught, missed, 0).sum())
+
+
 def _surprise(logits, targets, log_z):
   """-log q(target); 0 for a target that q can't predict."""
   found = _of(logits, targets)

@@ -45,7 +45,8 @@ class Update:
 
   def __init__(self, lm: Any, optimizer: optax.GradientTransformation | None, *,
                z_loss: float = 1e-4, seed: int = 0, teacher: Any = None,
-               distillation: losses.Distillation = losses.Distillation(),
+               distillation: losses.Distillation | losses.Boosted = (
+                   losses.Distillation()),
                accumulate: int = 1, remat: bool = False):
     self.lm, self.optimizer, self.teacher = lm, optimizer, teacher
     self.z_loss, self.seed, self.accumulate = z_loss, seed, accumulate

@@ -257,3 +257,21 @@ def test_padding_carries_no_gradient():
   grad = jax.grad(
       lambda x: losses.cross_entropy(x, targets, weights)[0])(logits)
   assert (grad[0, 1] == 0).all() and (grad[0, 0] != 0).any()
+
+
+def test_a_boosted_loss_is_that_of_what_the_first_drafter_misses():
+  q, first, targets = laws()
+  targets[1, 0] = first[1, 0].argmax()                          # got right
+  targets[0, 1] = q[0, 1].argmax()
+  first[0, 1, (targets[0, 1] + 1) % 7] = 40                     # missed, caught
+  own = np.asarray(targets > 0, np.float32)
+  total, sums = losses.Boosted()(*map(jnp.asarray, (q, first, targets, own)))
+  want, missed, caught = 0., 0, 0
+  for b, n in zip(*np.nonzero(own)):
+    if first[b, n].argmax() != targets[b, n]:
+      want -= np.log(softmax(q[b, n])[targets[b, n]])
+      missed += 1
+      caught += q[b, n].argmax() == targets[b, n]
+  assert 0 < missed < own.sum() and caught
+  assert float(sums['tokens']) == missed and float(sums['agreement']) == caught
+  np.testing.assert_allclose(total, want, rtol=1e-5)

@@ -1,0 +1,128 @@
+"""SpecInfer: trees of several small models, merged into one."""
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Key
+
+from spec_cascades import check
+from spec_cascades import struct
+from spec_cascades import types
+from spec_cascades.drafters import tree
+from spec_cascades.models import prefill
+
+
+@struct.dataclass
+class SpecInfer:
+  """Each of several small models draws its tree; equal paths become one.
+
+  A node is drawn from its own model, whose law goes with it ('given' drafts).
+  Children of nodes with the same path are children of the first of them,
+  whoever drew them. All models read all nodes, so that each has the cache of
+  whatever is accepted. A target's q is that of the first model.
+
+  Parameters and state are tuples, of one entry a model.
+
+  Attributes:
+    lms: The small models; all have the verifier's vocabulary.
+    trees: Of each, the parents of its nodes by level, as in `Tree`.
+    law: 'sampled' or 'distinct', of the children that a model draws for a node.
+
+  Reference: Miao et al. (2023), Alg. 2, https://arxiv.org/abs/2305.09781
+  """
+  lms: tuple[Any, ...] = struct.field(pytree_node=False)
+  trees: tuple[tuple[int, ...], ...] = struct.field(pytree_node=False)
+  law: Literal['sampled', 'distinct'] = struct.field(
+      pytree_node=False, default='distinct')
+
+  def __post_init__(self):
+    if len(self.lms) != len(self.trees) or not self.lms:
+      raise ValueError(f'SpecInfer of {len(self.lms)} models and '
+                       f'{len(self.trees)} trees; allowed: a tree for each.')
+    for parents in self.trees:
+      check.tree(parents)
+    if self.law not in ('sampled', 'distinct'):
+      raise ValueError(f"The law {self.law!r} of SpecInfer; allowed: 'sampled' "
+                       "or 'distinct'.")
+
+  @property
+  def nodes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Parents and models of all nodes, by level; of a level, by model."""
+    depths = [types.depths(parents) for parents in self.trees]
+    parents, models, places = [-1], [-1], [{0: 0} for _ in self.trees]
+    for level in range(1, 1 + max(map(max, depths))):
+      for model, own in enumerate(self.trees):
+        for node, up in enumerate(own):
+          if depths[model][node] == level:
+            places[model][node] = len(parents)
+            parents.append(places[model][up])
+            models.append(model)
+    return tuple(parents), tuple(models)
+
+  @property
+  def num_nodes(self) -> int:
+    """The root and all drafts."""
+    return 1 + sum(len(parents) - 1 for parents in self.trees)
+
+  def validate(self, batch: int | None = None) -> None:
+    """Accepts; there are no numbers."""
+    del batch
+
+  def init(self, params: Any, prompt: types.Prompt, hidden: Any,
+           capacity: int) -> Any:
+    """Each model's cache of the prompt."""
+    del hidden
+    check.own_params(self, params)
+    return tuple(prefill.prefill(lm, own, prompt, capacity)[1]
+                 for lm, own in zip(self.lms, params))
+
+  def propose(self, params: Any, state: Any, ctx: types.Context,
+              keys: Key[Array, 'B']) -> tuple[types.Draft, Any]:
+    """The merged tree, its laws, and q of the first model."""
+    parents, _ = self.nodes
+    b, n, depth = len(ctx.lengths), self.num_nodes, types.depths(parents)
+    tokens = jnp.zeros((b, n), jnp.int32).at[:, 0].set(ctx.root)
+    laws = jnp.zeros((b, n, self.lms[0].vocab_size))
+    caches, q = list(state), None
+    for level in range(depth[-1] + ctx.leaf_q):
+      block = types.head_of(types.tree(tokens, parents),
+                            sum(d <= level for d in depth))
+      for model, own in reversed(list(enumerate(params))):
+        q, caches[model] = self._read(model, own, caches[model], block, ctx)
+        draw = jax.vmap(lambda *row, model=model, level=level: self._children(
+            *row, model, level + 1))
+        tokens, laws = draw(tokens, laws, q, keys)
+    pad = lambda x: jnp.pad(x, ((0, 0), (0, n - x.shape[1]), (0, 0)))
+    calls = jnp.full_like(
+        ctx.lengths, len(self.lms) * (depth[-1] + ctx.leaf_q))
+    return types.Draft(
+        types.merged(types.tree(tokens, parents)), jax.tree.map(pad, q), calls,
+        'given', depth[-1], laws=laws), tuple(caches)
+
+  def _read(self, model, params, cache, block, ctx):
+    """A model's q at the nodes of a block."""
+    lm = self.lms[model]
+    if block.tokens.shape[1] == 1 and not ctx.leaf_q:
+      hidden, read = prefill.reread(lm, params, cache, ctx.tokens)
+      hidden, cache = hidden[:, None], read.truncate(cache.length)
+    else:
+      hidden, cache = lm.extend(params, cache, block)
+    return ctx.warp(lm.head(params, hidden)), cache
+
+  def _children(self, tokens, laws, q, key, model, level):
+    """Draws what a model has at a level; one sequence."""
+    parents, models = self.nodes
+    depth = types.depths(parents)
+    own = {node: up for node, up in enumerate(parents)
+           if depth[node] == level and models[node] == model}
+    for node, token, law in tree.drawn(q, key, own, self.law):
+      tokens, laws = tokens.at[node].set(token), laws.at[node].set(law)
+    return tokens, laws
+
+  def observe(self, params: Any, state: Any, feedback: types.Feedback) -> Any:
+    """Each model keeps the key/values of the drafts that were accepted."""
+    del params
+    return tuple(cache.accept(feedback.draft, feedback.verdict, feedback.live)
+                 for cache in state)
