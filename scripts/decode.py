@@ -32,7 +32,7 @@ def _flags(args: Sequence[str]) -> argparse.Namespace:
   add('--rule', default='Lossless', help='a class of spec_cascades/targets')
   add('--alpha', type=float, help="the rule's threshold")
   add('--drafter', default='chain', help='chain (default), tree, ngram, '
-      'jacobi, lookahead, skip or null')
+      'jacobi, lookahead, skip, medusa, eagle, eagle_tree or null')
   add('--gamma', type=int, default=5, help='tokens drafted a round')
   add('--temperature', type=float, default=0.0, help='0 (default) is greedy')
   add('--top_p', type=float, default=1.0)
@@ -43,7 +43,8 @@ def _flags(args: Sequence[str]) -> argparse.Namespace:
       "model's")
   add('--verifier', help='model directory, or any checkpoint; default: the '
       'shipped pair')
-  add('--drafter_dir', help='the same, for the drafter chain')
+  add('--drafter_dir', help='the same, for drafters with a model; for medusa '
+      'and eagle a run that trained one beside the verifier')
   add('--dtype', default='float32', help='of weights, activations and caches: '
       'float32 (default) or bfloat16, which halves memory')
   add('--chat', action='store_true', help='the text is a message to answer; '

@@ -12,12 +12,19 @@ import pytest
 from spec_cascades import api, decode, targets, types, verify
 from spec_cascades import drafters as drafters_lib
 from spec_cascades.drafters import (
-    chain, jacobi, lookahead, ngram, null, retrieval, tree)
-from spec_cascades.models import recompute, table, toy
+    chain, eagle, eagle_tree, jacobi, lookahead, medusa, ngram, null, retrieval,
+    tree)
+from spec_cascades.models import features, heads, recompute, table, toy
 from spec_cascades.warp import Warp
 from tests.common import LM, P, Q, RAGGED, keys, select
 
 TREE = (-1, 0, 0, 1)
+MEDUSA, HYDRA = (heads.Headed(LM, heads.HeadsConfig(2, sequential=x))
+                 for x in (False, True))
+PATHS = (0,), (2,), (2, 1)
+LAYER = features.Featured(LM, features.FeatureConfig(1, 4, 8))
+BESIDE = {lm: dict(model=P, heads=lm.fresh(P, jax.random.key(2)))
+          for lm in (MEDUSA, HYDRA, LAYER)}
 # name: (two instances that differ in numbers only, parameters)
 DRAFTERS = dict(
     Null=((null.Null(),) * 2, None),
@@ -28,6 +35,10 @@ DRAFTERS = dict(
     Jacobi=((jacobi.Jacobi(3),) * 2, None),
     Retrieval=((retrieval.Retrieval(3, 6, 4, 4),) * 2,
                retrieval.index(np.arange(40) ** 2 % 5)),
+    Medusa=((medusa.Medusa(MEDUSA, PATHS),) * 2, BESIDE[MEDUSA]),
+    Hydra=((medusa.Medusa(HYDRA, PATHS),) * 2, BESIDE[HYDRA]),
+    Eagle=((eagle.Eagle(LAYER, 3),) * 2, BESIDE[LAYER]),
+    EagleTree=((eagle_tree.EagleTree(LAYER, 2, 2, 4),) * 2, BESIDE[LAYER]),
     Lookahead=((lookahead.Lookahead(5, 3, 3, 2, 8),) * 2, None),
     Tree=((tree.Tree(LM, TREE),) * 2, Q))
 RULES = dict(
@@ -71,8 +82,9 @@ def test_the_tables_are_complete():
   assert public_classes(targets) == set(RULES)
   assert public_classes(verify) - {'Supports', 'Fixed'} == set(VERIFIERS)
   found = set().union(*(public_classes(m) for m in (
-      chain, jacobi, lookahead, ngram, null, retrieval, tree)))
-  found -= {'Pool', 'Datastore'}
+      chain, eagle, eagle_tree, jacobi, lookahead, medusa, ngram, null,
+      retrieval, tree)))
+  found -= {'Pool', 'Datastore', 'Follower', 'Following'}
   assert found <= set(DRAFTERS)
   assert drafters_lib.__doc__
 

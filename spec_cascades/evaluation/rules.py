@@ -9,12 +9,18 @@ from spec_cascades import check
 from spec_cascades import targets
 from spec_cascades import warp
 from spec_cascades.drafters import chain
+from spec_cascades.drafters import eagle
+from spec_cascades.drafters import eagle_tree
 from spec_cascades.drafters import jacobi
 from spec_cascades.drafters import lookahead
+from spec_cascades.drafters import medusa
 from spec_cascades.drafters import ngram
 from spec_cascades.drafters import null
+from spec_cascades.drafters import paths
 from spec_cascades.drafters import tree
 from spec_cascades.evaluation import pairs
+from spec_cascades.models import features
+from spec_cascades.models import heads
 from spec_cascades.models import skip
 
 RULES = {rule.__name__: rule for rule in (
@@ -128,6 +134,38 @@ def lookahead_drafter(pair: pairs.Pair, gamma: int):
   return lookahead.Lookahead(size, window=5, order=gamma + 1, guesses=5), None
 
 
+def medusa_drafter(pair: pairs.Pair, gamma: int):
+  """The tree of trained heads down to gamma; their chain if none was chosen."""
+  lm = _beside(pair, heads.Headed, 'medusa needs trained heads')
+  chosen = tuple(x for x in lm.heads.paths if len(x) <= gamma)
+  chain_only = paths.cartesian((1,) * min(gamma, lm.heads.count))
+  return medusa.Medusa(lm, chosen or chain_only), pair.drafter.params
+
+
+def eagle_drafter(pair: pairs.Pair, gamma: int):
+  """gamma tokens of a layer that predicts the verifier's states."""
+  lm = _beside(pair, features.Featured, 'eagle needs a trained feature layer')
+  return eagle.Eagle(lm, gamma), pair.drafter.params
+
+
+def eagle_tree_drafter(pair: pairs.Pair, gamma: int):
+  """The 16 likeliest drafts of such a layer, down to gamma; 4 a level grow."""
+  lm = _beside(pair, features.Featured,
+               'eagle_tree needs a trained feature layer')
+  return eagle_tree.EagleTree(lm, gamma, 4, min(16, 16 * gamma - 12)
+                              ), pair.drafter.params
+
+
+def _beside(pair, kind, need):
+  """The pair's small model, if it is of a kind."""
+  lm = pair.drafter.lm
+  if not isinstance(lm, kind):
+    raise ValueError(f'The drafter {need}, but {pair.drafter.name} has none; '
+                     'give a run of gin/train/medusa.gin or eagle.gin, or its '
+                     'export.')
+  return lm
+
+
 def tree_drafter(pair: pairs.Pair, gamma: int):
   """A chain of gamma tokens of the small model, each beside a second choice."""
   spine = (-1, *(max(2 * i - 1, 0) for i in range(gamma) for _ in range(2)))
@@ -144,9 +182,11 @@ def skip_drafter(pair: pairs.Pair, gamma: int):
 
 DRAFTERS = dict(null=null_drafter, chain=chain_drafter, tree=tree_drafter,
                 ngram=ngram_drafter, jacobi=jacobi_drafter,
-                lookahead=lookahead_drafter, skip=skip_drafter)
-WITHOUT_Q = ('null', 'ngram', 'jacobi', 'lookahead')
-WITHOUT_MODEL = (*WITHOUT_Q, 'skip')
+                lookahead=lookahead_drafter, skip=skip_drafter,
+                medusa=medusa_drafter, eagle=eagle_drafter,
+                eagle_tree=eagle_tree_drafter)
+WITHOUT_Q = ('null', 'ngram', 'jacobi', 'lookahead', 'medusa')
+WITHOUT_MODEL = ('null', 'ngram', 'jacobi', 'lookahead', 'skip')
 
 
 def drafter(name: str, pair: pairs.Pair, gamma: int) -> tuple[Any, Any]:
