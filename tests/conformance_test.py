@@ -12,13 +12,20 @@ import pytest
 from spec_cascades import api, decode, targets, types, verify
 from spec_cascades import drafters as drafters_lib
 from spec_cascades.drafters import (
-    adaptive, chain, early_exit, jacobi, lookahead, ngram, null, retrieval,
-    specinfer, spectr, tracking, tree, vertical)
-from spec_cascades.models import counts, recompute, table, toy
+    adaptive, chain, eagle, eagle_tree, early_exit, jacobi, lookahead, medusa,
+    ngram, null, retrieval, specinfer, spectr, tracking, tree, vertical)
+from spec_cascades.models import (
+    counts, features, heads, recompute, table, toy)
 from spec_cascades.warp import Warp
 from tests.common import LM, P, Q, RAGGED, keys, select
 
 TREE = (-1, 0, 0, 1)
+MEDUSA, HYDRA = (heads.Headed(LM, heads.HeadsConfig(2, sequential=x))
+                 for x in (False, True))
+PATHS = (0,), (2,), (2, 1)
+LAYER = features.Featured(LM, features.FeatureConfig(1, 4, 8))
+BESIDE = {lm: dict(model=P, heads=lm.fresh(P, jax.random.key(2)))
+          for lm in (MEDUSA, HYDRA, LAYER)}
 # name: (two instances that differ in numbers only, parameters)
 DRAFTERS = dict(
     Null=((null.Null(),) * 2, None),
@@ -35,6 +42,10 @@ DRAFTERS = dict(
     Jacobi=((jacobi.Jacobi(3),) * 2, None),
     Retrieval=((retrieval.Retrieval(3, 6, 4, 4),) * 2,
                retrieval.index(np.arange(40) ** 2 % 5)),
+    Medusa=((medusa.Medusa(MEDUSA, PATHS),) * 2, BESIDE[MEDUSA]),
+    Hydra=((medusa.Medusa(HYDRA, PATHS),) * 2, BESIDE[HYDRA]),
+    Eagle=((eagle.Eagle(LAYER, 3),) * 2, BESIDE[LAYER]),
+    EagleTree=((eagle_tree.EagleTree(LAYER, 2, 2, 4),) * 2, BESIDE[LAYER]),
     Lookahead=((lookahead.Lookahead(5, 3, 3, 2, 8),) * 2, None),
     Tree=((tree.Tree(LM, TREE),) * 2, Q),
     SpecInfer=((specinfer.SpecInfer((LM, LM), ((-1, 0), (-1, 0, 1))),) * 2,
@@ -82,9 +93,10 @@ def test_the_tables_are_complete():
   assert public_classes(targets) == set(RULES)
   assert public_classes(verify) - {'Supports', 'Fixed'} == set(VERIFIERS)
   found = set().union(*(public_classes(m) for m in (
-      adaptive, chain, early_exit, jacobi, lookahead, ngram, null, retrieval,
-      specinfer, spectr, tracking, tree, vertical)))
-  found -= {'Pool', 'Datastore', 'Levels', 'Record', 'Tracked'}
+      adaptive, chain, eagle, eagle_tree, early_exit, jacobi, lookahead, medusa,
+      ngram, null, retrieval, specinfer, spectr, tracking, tree, vertical)))
+  found -= {'Pool', 'Datastore', 'Levels', 'Record', 'Tracked', 'Follower',
+            'Following'}
   assert found <= set(DRAFTERS)
   assert drafters_lib.__doc__
 

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from spec_cascades.checkpoints import buffers
+from spec_cascades.models import features
 from spec_cascades.models import reduced
 from spec_cascades.models import t5
 
@@ -70,6 +71,8 @@ class Source:
     tokens: Ids of the tokens that a drafter predicts, if it is `Reduced`; `lm`
       and `leaves` are then those of the model in it.
     max_input_length: Longest input in tokens that it is meant for, if it says.
+    heads: Configuration of what is beside the model, if there is anything, see
+      `features.KINDS`; its leaves are `heads/...`.
   """
   path: pathlib.Path
   lm: Any
@@ -78,6 +81,7 @@ class Source:
   tokenizer: Callable[[], Any] | None = None
   tokens: np.ndarray | None = None
   max_input_length: int | None = None
+  heads: Any = None
 
 
 class Checkpoint(NamedTuple):
@@ -138,6 +142,9 @@ def load(source: Source, *, dtype: str = 'float32',
   if source.tokens is not None:
     lm = reduced.Reduced(lm, len(source.tokens))
     params = dict(model=params, tokens=jnp.asarray(source.tokens, jnp.int32))
+  if source.heads is not None:
+    lm = features.beside(lm, source.heads)
+    params = dict(heads=params.pop('heads'), model=params)
   return Checkpoint(lm, params, tokenizer)
 
 
@@ -149,8 +156,7 @@ def expected(lm: Any) -> Mapping[str, tuple[int, ...]]:
   """
   depths = {name: getattr(lm.config, name) for name in DEPTHS
             if name in {f.name for f in dataclasses.fields(lm.config)}}
-  shallow = dataclasses.replace(lm, config=dataclasses.replace(
-      lm.config, **dict.fromkeys(depths, 1)))
+  shallow = _shallow(lm, depths)
   stacks = {DEPTHS[name]: depth for name, depth in depths.items()}
   tree = jax.eval_shape(shallow.init_params,
                         jax.eval_shape(lambda: jax.random.key(0)))
@@ -163,9 +169,28 @@ def expected(lm: Any) -> Mapping[str, tuple[int, ...]]:
   return types.MappingProxyType(shapes)
 
 
+def _shallow(lm, depths):
+  return dataclasses.replace(lm, config=dataclasses.replace(
+      lm.config, **dict.fromkeys(depths, 1)))
+
+
+def _expected_of(source: Source) -> dict[str, tuple[int, ...]]:
+  """Names and shapes of a model and of what is beside it."""
+  want = dict(expected(source.lm))
+  if source.heads is not None:
+    lm = features.beside(_shallow(source.lm, [
+        name for name in DEPTHS if name in vars(source.lm.config)]),
+                         source.heads)
+    made = jax.eval_shape(lm.init_params,
+                          jax.eval_shape(lambda: jax.random.key(0)))
+    flat = traverse_util.flatten_dict(dict(heads=made['heads']), sep='/')
+    want |= {name: tuple(x.shape) for name, x in flat.items()}
+  return want
+
+
 def fit(source: Source) -> None:
   """Refuses weights that are not exactly the model's: ValueError says which."""
-  want, have = expected(source.lm), source.leaves
+  want, have = _expected_of(source), source.leaves
   theirs = lambda name: f'{have[name].name} is {have[name].shape}, not '
   found = {
       'missing': sorted(set(want) - set(have)),

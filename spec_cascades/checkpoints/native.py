@@ -25,7 +25,9 @@ from spec_cascades.checkpoints import tensors
 from spec_cascades.data import files
 from spec_cascades.data import words as words_lib
 from spec_cascades.evaluation import text
+from spec_cascades.models import features
 from spec_cascades.models import gemma
+from spec_cascades.models import heads as heads_lib
 from spec_cascades.models import reduced
 from spec_cascades.models import t5
 
@@ -35,7 +37,7 @@ CONFIG, WEIGHTS, VOCABULARY = (
 DTYPES = ('bfloat16', 'float32')
 DEFAULT_MAX_INPUT = 128
 ROPES = ('rope', 'local_rope')
-TOKENS = 'draft_vocabulary'
+TOKENS, HEADS = 'draft_vocabulary', 'heads'
 SHARD_BYTES = 2**24
 MAX_SHARDS = 100_000
 
@@ -61,7 +63,7 @@ def save(directory: str | os.PathLike, lm: Any, params: Mapping[str, Any],
 
   Args:
     directory: Is created; files of the same names are replaced.
-    lm: A model of one of `FAMILIES`, or a `Reduced` one of them.
+    lm: A model of one of `FAMILIES`, or a `Reduced` or `Beside` of one.
     params: Parameters in checkpoint layout, not packed.
     vocabulary_path: The SentencePiece model, which is copied, if any.
     dtype: Of the weights in the file: 'bfloat16' or 'float32'.
@@ -74,16 +76,20 @@ def save(directory: str | os.PathLike, lm: Any, params: Mapping[str, Any],
   Raises:
     ValueError: Unknown family or dtype, or parameters of another shape.
   """
-  tokens = None
+  tokens = beside = None
   if isinstance(lm, reduced.Reduced):
     tokens, lm, params = np.asarray(params['tokens']), lm.lm, params['model']
+  if isinstance(lm, heads_lib.Beside):
+    beside, lm = lm.heads, lm.lm
+    params = dict(params['model'], heads=params['heads'])
   flat = traverse_util.flatten_dict(dict(params), sep='/')
   leaves = {name: loading.Leaf(tuple(np.shape(x)), x.nbytes, lambda x=x: x,
                                name) for name, x in flat.items()}
   words = dict(words or {})
   if vocabulary_path is not None:
     words[VOCABULARY] = pathlib.Path(vocabulary_path).expanduser().read_bytes()
-  source = loading.Source(pathlib.Path('save'), lm, leaves, tokens=tokens)
+  source = loading.Source(pathlib.Path('save'), lm, leaves, tokens=tokens,
+                          heads=beside)
   write(directory, source, dtype, words=words,
         max_input_length=max_input_length, shard_bytes=shard_bytes, info=info)
 
@@ -117,6 +123,8 @@ def write(directory: str | os.PathLike, source: loading.Source,
   if source.tokens is not None:
     reduced.check_tokens(source.tokens, source.lm.vocab_size)
     kept = {TOKENS: source.tokens.tolist()}
+  if source.heads is not None:
+    kept[HEADS] = beside_of(source.heads)
   directory.mkdir(parents=True, exist_ok=True)
   shards = tensors.shards(dict(sorted(source.leaves.items())),
                           jnp.dtype(dtype).itemsize, shard_bytes)
@@ -186,6 +194,7 @@ def source(directory: str | os.PathLike) -> loading.Source:
   return loading.Source(
       directory / WEIGHTS, lm, leaves,
       tokens=tokens_of(directory / CONFIG, config, lm),
+      heads=heads_of(directory / CONFIG, config),
       tokenizer=_tokenizer(directory, config['vocabulary'], lm.vocab_size),
       max_input_length=config['max_input_length'])
 
@@ -240,7 +249,7 @@ def digest(directory: str | os.PathLike) -> str:
   """SHA-256 over configuration and weights: what a result was made with."""
   directory, state = pathlib.Path(directory).expanduser(), hashlib.sha256()
   config = read_config(directory)
-  kept = {k: config[k] for k in ('family', 'dtype', 'config', TOKENS)
+  kept = {k: config[k] for k in ('family', 'dtype', 'config', TOKENS, HEADS)
           if k in config}
   state.update(json.dumps(kept, sort_keys=True).encode())
   for name in weight_files(config['shards']):
@@ -291,6 +300,33 @@ def tokens_of(path: pathlib.Path, config: Mapping[str, Any],
   except ValueError as error:
     raise ValueError(f'{path}, {TOKENS}: {error}') from None
   return tokens.astype(np.int32)
+
+
+def beside_of(config: Any) -> dict[str, Any]:
+  """A configuration of what is beside a model; `heads_of` reads it."""
+  return dict(kind=config.kind, **dataclasses.asdict(config))
+
+
+def heads_of(path: pathlib.Path, config: Mapping[str, Any]) -> Any:
+  """The configuration of what is beside the model, if anything is.
+
+  Args:
+    path: Of the configuration, for messages.
+    config: Its contents.
+
+  Raises:
+    ValueError: It is none that there can be.
+  """
+  found = config.get(HEADS)
+  if found is None:
+    return None
+  kinds = {kind.kind: kind for kind in features.KINDS}
+  try:
+    made = dict(found)
+    return kinds[made.pop('kind')](**made)
+  except (KeyError, TypeError, ValueError) as error:
+    raise ValueError(f'{path}, {HEADS}: {error} Save the model again.'
+                     ) from None
 
 
 def _leaves(path: pathlib.Path, dtype: str) -> dict[str, loading.Leaf]:

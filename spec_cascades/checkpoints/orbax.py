@@ -31,11 +31,13 @@ from spec_cascades.checkpoints import native
 from spec_cascades.checkpoints import stores
 from spec_cascades.data import files
 from spec_cascades.models import gemma
+from spec_cascades.models import heads as heads_lib
 from spec_cascades.models import presets
 from spec_cascades.models import reduced
 
 FORMAT = 1
 MODEL, OVERRIDE = 'model.json', 'config.json'
+BESIDE = 'params/heads/'
 ITEMS = ('', 'default', 'state', 'params')
 STEP = re.compile(r'(?:[a-z]+_)?(\d+)')
 # Gemma: sizes that arrays show, and prefixes of parts that are no text model.
@@ -61,6 +63,8 @@ def describe(directory: pathlib.Path, lm: Any, words: Mapping[str, bytes],
   whole, kept = reduced.whole(lm), {}
   if isinstance(lm, reduced.Reduced):
     kept = {native.TOKENS: np.asarray(params['tokens']).tolist()}
+  if isinstance(lm, heads_lib.Beside):
+    kept = {native.HEADS: native.beside_of(lm.heads)}
   family = next((n for n, f in native.FAMILIES.items() if type(whole) is f.lm),
                 None)
   config = dict(format=FORMAT, family=family, vocabulary=next(iter(words)),
@@ -109,8 +113,10 @@ def _item(path: pathlib.Path) -> pathlib.Path | None:
 
 
 def _inside(names: Mapping[str, Any]) -> str:
-  """Where a run's model is: a `Reduced` one has its ids beside it."""
-  return 'params/model/' if 'params/tokens' in names else 'params/'
+  """Where a run's model is: it may have ids or heads beside it."""
+  beside = 'params/tokens' in names or any(
+      name.startswith(BESIDE) for name in names)
+  return 'params/model/' if beside else 'params/'
 
 
 def _run(item: pathlib.Path, names: Mapping[str, Any]) -> loading.Source:
@@ -130,13 +136,16 @@ def _run(item: pathlib.Path, names: Mapping[str, Any]) -> loading.Source:
   family = native.FAMILIES[config['family']]
   lm = family.lm(stores.configured(family.config, config.get('config'), path))
   start = _inside(names)
-  found = stores.arrays(item, {
-      name.removeprefix(start): x for name, x in names.items()
-      if name.startswith(start)})
+  parts = {name.removeprefix(start): x for name, x in names.items()
+           if name.startswith(start)}
+  parts |= {name.removeprefix('params/'): x for name, x in names.items()
+            if name.startswith(BESIDE)}
+  found = stores.arrays(item, parts)
   leaves = {name: stores.leaf(x, name) for name, x in found.items()}
   return loading.Source(
       item, lm, stores.largest_first(leaves),
       tokens=native.tokens_of(path, config, lm),
+      heads=native.heads_of(path, config),
       tokenizer=_words(path, config.get('vocabulary', native.VOCABULARY),
                        lm.vocab_size))
 

@@ -3,18 +3,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Int, Key
 
 from spec_cascades import check
 from spec_cascades import struct
 from spec_cascades import types
-from spec_cascades import warp as warp_lib
+from spec_cascades.drafters import growing
 from spec_cascades.drafters.cached import Cached
 from spec_cascades.drafters.stop import Below  # noqa: F401, a stop for it
 from spec_cascades.models import prefill
-from spec_cascades.models import reduced
 
 
 @struct.dataclass
@@ -56,44 +53,10 @@ class Chain(Cached):
   def propose(self, params: Any, state: Any, ctx: types.Context,
               keys: Key[Array, 'B']) -> tuple[types.Draft, Any]:
     """A sampled chain, and q at every node that was visited."""
-    b, gamma, start = len(ctx.lengths), self.length, state.length
-    most = jnp.asarray(gamma if self.most is None else self.most, jnp.int32)
-    steps = gamma + ctx.leaf_q
-
-    def visit(i, hidden, tokens, q, last):
-      """Records q at node i and draws node i + 1."""
-      new = ctx.warp(reduced.read(self.lm, params, hidden))
-      q = jax.tree.map(lambda all, x: _put(all, x, i), q, new)
-      if self.stop is not None:
-        last = jnp.where((i < last) & self.stop(new), i, last)
-      fold = jax.vmap(jax.random.fold_in, (0, None))
-      child = jax.vmap(warp_lib.sample)(new.probs, fold(keys, i))
-      child = reduced.token_of(self.lm, params, child)
-      return _put(tokens, child, i + 1), q, last
-
-    def body(carry):
-      i, cache, tokens, q, last = carry
-      node = types.chain(jax.lax.dynamic_slice_in_dim(tokens, i, 1, 1))
-      hidden, cache = self.lm.extend(params, cache, node)
-      return (i + 1, cache.truncate(cache.length + 1),
-              *visit(i, hidden[:, 0], tokens, q, last))
-
-    nothing = jnp.zeros((b, gamma + 1, reduced.width(self.lm)))
-    tokens = jnp.zeros((b, gamma + 2), jnp.int32)  # one for a leaf's own child
-    carry = (0, state, _put(tokens, ctx.root, 0),
-             types.Prediction(nothing, nothing), jnp.broadcast_to(most, (b,)))
+    cache, first = state, None
     if not ctx.leaf_q:
-      hidden, cache = prefill.reread(self.lm, params, state, ctx.tokens)
-      carry = (1, cache, *visit(0, hidden, *carry[2:]))
-    _, cache, tokens, q, last = jax.lax.while_loop(
-        lambda c: (c[0] < steps) & jnp.any(c[0] <= c[-1]), body, carry)
-    q = reduced.widen(self.lm, params, q)
-    draft = types.Draft(types.chain(tokens[:, :-1], last), q,
-                        jnp.minimum(last + 1, steps), max_depth=gamma,
-                        full=self.stop is self.most is None)
-    return draft, cache.truncate(start)
-
-
-def _put(array, new, i):
-  """array[:, i] = new, for a traced i; in place inside a loop."""
-  return jax.lax.dynamic_update_slice_in_dim(array, new[:, None], i, 1)
+      first, cache = prefill.reread(self.lm, params, state, ctx.tokens)
+    draft, cache = growing.grown(
+        self.lm, params, cache, ctx, keys, self.length, stop=self.stop,
+        most=self.most, first=first)
+    return draft, cache.truncate(state.length)

@@ -168,7 +168,7 @@ def vocabulary_digest(directory: str) -> str:
 
 def computing(lm: Any, dtype: str) -> Any:
   """The model with activations and caches in `dtype`."""
-  if isinstance(lm, reduced.Reduced):
+  if isinstance(lm, reduced.Around):
     return dataclasses.replace(lm, lm=computing(lm.lm, dtype))
   return dataclasses.replace(
       lm, config=dataclasses.replace(lm.config, dtype=dtype))

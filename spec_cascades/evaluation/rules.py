@@ -14,6 +14,7 @@ from spec_cascades.drafters import chain
 from spec_cascades.drafters import early_exit
 from spec_cascades.drafters import jacobi
 from spec_cascades.drafters import lookahead
+from spec_cascades.drafters import medusa
 from spec_cascades.drafters import ngram
 from spec_cascades.drafters import null
 from spec_cascades.drafters import retrieval

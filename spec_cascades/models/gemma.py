@@ -274,17 +274,21 @@ class Transformer(nn.Module):
                                        cfg.emb_dim**-0.5)
     self.decoder = Decoder(cfg)
 
-  def __call__(self, tokens: Int[Array, 'B N'],
-               at: Int[Array, 'B T'] | None = None,
-               texts: tuple[Array, Array] | None = None, *, remat: bool = False
-               ) -> Float[Array, 'B T V']:
-    """Teacher-forced logits: at n, of the token behind tokens[:, :n + 1].
+  def __call__(self, *args: Any, **kwargs: Any) -> Float[Array, 'B T V']:
+    """Teacher-forced logits; arguments are those of `states`."""
+    return self.readout(self.states(*args, **kwargs))
+
+  def states(self, tokens: Int[Array, 'B N'],
+             at: Int[Array, 'B T'] | None = None,
+             texts: tuple[Array, Array] | None = None, *, remat: bool = False
+             ) -> Float[Array, 'B T E']:
+    """States of a whole text: at n, having read tokens[:, :n + 1].
 
     Padding on the right needs no mask: nothing before it sees it.
 
     Args:
       tokens: What is read.
-      at: The slots n whose logits are wanted; None: all.
+      at: The slots n whose states are wanted; None: all.
       texts: Segments and positions [B, N] where rows hold several texts, see
         `segments.joined`.
       remat: See `layers.call`; for gradients.
@@ -299,17 +303,22 @@ class Transformer(nn.Module):
                             lambda layer, block: block, remat=remat)
     if at is not None:
       hidden = jnp.take_along_axis(hidden, at[..., None], 1)
-    return self.readout(hidden)
+    return hidden
+
+  def embed(self, tokens: Int[Array, '*axes']) -> Float[Array, '*axes E']:
+    """Token embeddings as the first layer reads them."""
+    cfg = self.config
+    x = self.token_embedder(tokens).astype(cfg.dtype)
+    if cfg.scale_embedding:
+      x = x * jnp.asarray(cfg.emb_dim**0.5, x.dtype)
+    return x
 
   def extend(self, tokens: Int[Array, 'B N'], position: Int[Array, 'B N'],
              distance: Int[Array, 'B N S'], mask: Bool[Array, 'B N S'],
              write: Callable, *, remat: bool = False):
     """Scores a block: states [B, N, E] and keys and values of every layer."""
-    cfg = self.config
-    x = self.token_embedder(tokens).astype(cfg.dtype)
-    if cfg.scale_embedding:
-      x = x * jnp.asarray(cfg.emb_dim**0.5, x.dtype)
-    return self.decoder(x, position, distance, mask, write, remat=remat)
+    return self.decoder(self.embed(tokens), position, distance, mask, write,
+                        remat=remat)
 
   def readout(self, hidden: Float[Array, '*axes E']) -> Float[Array, '*axes V']:
     """Float32 logits of decoder states."""
@@ -350,19 +359,11 @@ class Gemma(packed.PackedModel):
   def variables(self, key: jax.Array) -> dict[str, Any]:
     return self.module.init(key, jnp.ones((1, 1), jnp.int32))
 
-  def teacher_forced(self, params: dict[str, Any],
-                     batch: Mapping[str, Array], *,
-                     dropout: Key[Array, ''] | None = None,
-                     remat: bool = False) -> Float[Array, 'B T V']:
-    """Logits of a batch's targets, each given the input and those before it.
+  def states(self, params: Any, batch: Mapping[str, Array], *,
+             dropout: Key[Array, ''] | None = None, remat: bool = False):
+    """States before the head, see `teacher_forced`; there is no dropout.
 
-    Args:
-      params: Parameters in checkpoint layout.
-      batch: `inputs` [B, W], of which row b has `input_lengths[b]` >= 1
-        tokens, and `targets` [B, T], which go on where the input ends. Rows
-        of several texts have `input_segments` and `target_segments` instead.
-      dropout: Not used: there is none.
-      remat: For a gradient in less memory, see `layers.call`.
+    Inputs have `input_lengths[b]` >= 1 tokens, or `input_segments`.
     """
     del dropout
     given = lambda *names: (batch[name] for name in names)
@@ -372,7 +373,8 @@ class Gemma(packed.PackedModel):
     else:
       texts = None
       tokens, at = joined(*given('inputs', 'input_lengths', 'targets'))
-    return self.module.apply({'params': params}, tokens, at, texts, remat=remat)
+    return self.module.apply({'params': params}, tokens, at, texts,
+                             remat=remat, method='states')
 
   def init(self, params: Any, prompt: types.Prompt,
            capacity: int) -> cache_lib.Cache:

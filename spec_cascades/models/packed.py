@@ -3,11 +3,11 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from typing import Any
+from typing import Any, Mapping
 
 from flax import linen as nn
 import jax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Key
 
 from spec_cascades.models import layers
 
@@ -16,9 +16,9 @@ from spec_cascades.models import layers
 class PackedModel(abc.ABC):
   """The part of a `LanguageModel` that its head and its layout need.
 
-  A family adds `module` (with a method `readout`), `variables`,
-  `teacher_forced`, `init` and `extend`; its `config` has `vocab_size`, `dtype`
-  and `logits_via_embedding`.
+  A family adds `module` (with methods `readout` and `embed`), `variables`,
+  `states`, `init` and `extend`; its `config` has `vocab_size`, `dtype` and
+  `logits_via_embedding`.
   """
   config: Any
 
@@ -34,6 +34,32 @@ class PackedModel(abc.ABC):
   @abc.abstractmethod
   def variables(self, key: jax.Array) -> dict[str, Any]:
     """What the module's `init` gives."""
+
+  @abc.abstractmethod
+  def states(self, params: Any, batch: Mapping[str, Array], *,
+             dropout: Key[Array, ''] | None = None, remat: bool = False
+             ) -> Float[Array, 'B T E']:
+    """What the head reads; see `teacher_forced`."""
+
+  def teacher_forced(self, params: Any, batch: Mapping[str, Array], *,
+                     dropout: Key[Array, ''] | None = None,
+                     remat: bool = False) -> Float[Array, 'B T V']:
+    """Logits of a batch's targets, each given the input and those before it.
+
+    Args:
+      params: Parameters in checkpoint layout.
+      batch: `inputs` [B, W] with `input_lengths` [B], and `targets` [B, T];
+        with segments of both, rows hold several texts, see `segments`.
+      dropout: Of its noise; None: no dropout.
+      remat: For a gradient in less memory, see `layers.call`.
+    """
+    hidden = self.states(params, batch, dropout=dropout, remat=remat)
+    return self.head(params, hidden)
+
+  def embed(self, params: Any, tokens: Int[Array, '*axes']
+            ) -> Float[Array, '*axes E']:
+    """Embeddings as the first layer reads them, in the activations' dtype."""
+    return self.apply(params, tokens, method='embed')
 
   def init_params(self, key: jax.Array) -> dict[str, Any]:
     """Random parameters in checkpoint layout."""

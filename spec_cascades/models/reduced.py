@@ -17,8 +17,13 @@ import numpy as np
 from spec_cascades import types
 
 
+class Around:
+  """A model around another one, `lm`, whose parameters are `model`."""
+  lm: Any
+
+
 @dataclasses.dataclass(frozen=True)
-class Reduced:
+class Reduced(Around):
   """`lm` with a head over K tokens; the others have logits of -inf.
 
   Parameters are `{'model': those of lm, 'tokens': [K] ids, ascending}`, so
@@ -82,7 +87,7 @@ class Reduced:
 
 def whole(lm: Any) -> Any:
   """The model that reads tokens: `lm`, or the one in it."""
-  return lm.lm if isinstance(lm, Reduced) else lm
+  return lm.lm if isinstance(lm, Around) else lm
 
 
 def width(lm: Any) -> int:

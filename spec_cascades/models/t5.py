@@ -269,11 +269,14 @@ class Transformer(nn.Module):
     self.encoder = Encoder(cfg)
     self.decoder = Decoder(cfg)
 
-  def __call__(self, inputs: Int[Array, 'B I'], shifted: Int[Array, 'B N'],
-               texts: tuple[Array, Array] | None = None, *,
-               deterministic: bool = True, remat: bool = False
-               ) -> Float[Array, 'B N V']:
-    """Teacher-forced logits; 0 is padding in `inputs`.
+  def __call__(self, *args: Any, **kwargs: Any) -> Float[Array, 'B N V']:
+    """Teacher-forced logits; arguments are those of `states`."""
+    return self.readout(self.states(*args, **kwargs))
+
+  def states(self, inputs: Int[Array, 'B I'], shifted: Int[Array, 'B N'],
+             texts: tuple[Array, Array] | None = None, *,
+             deterministic: bool = True, remat: bool = False):
+    """Decoder states [B, N, E] of a whole text; 0 is padding in `inputs`.
 
     Args:
       inputs: Encoder tokens.
@@ -293,10 +296,9 @@ class Transformer(nn.Module):
     if texts:
       mask &= segments.same(targets, targets)
       cross_mask &= segments.same(targets, sources)
-    hidden, _ = self.decoder(
+    return self.decoder(
         self.embed(shifted), distance[None], mask, cross_mask, encoded=encoded,
-        deterministic=deterministic, remat=remat)
-    return self.readout(hidden)
+        deterministic=deterministic, remat=remat)[0]
 
   def embed(self, tokens):
     """Token embeddings in the activations' dtype."""
@@ -347,18 +349,9 @@ class T5(packed.PackedModel):
     token = jnp.ones((1, 1), jnp.int32)
     return self.module.init(key, token, token)
 
-  def teacher_forced(self, params: dict[str, Any],
-                     batch: Mapping[str, Array], *,
-                     dropout: Key[Array, ''] | None = None,
-                     remat: bool = False) -> Float[Array, 'B T V']:
-    """Logits of a batch's targets, each given those before it.
-
-    Args:
-      params: Parameters in checkpoint layout.
-      batch: `inputs` [B, W] that the encoder reads, 0 being padding, and
-        `targets` [B, T]; with segments of both, rows hold several texts.
-      dropout: Of its noise; None: no dropout.
-      remat: For a gradient in less memory, see `layers.call`.
+  def states(self, params: Any, batch: Mapping[str, Array], *,
+             dropout: Key[Array, ''] | None = None, remat: bool = False):
+    """States before the head, see `teacher_forced`; 0 in `inputs` is padding.
     """
     targets, texts = batch['targets'], None
     if 'target_segments' in batch:
@@ -368,8 +361,8 @@ class T5(packed.PackedModel):
       shifted = jnp.pad(targets[:, :-1], ((0, 0), (1, 0)))
     rngs = {} if dropout is None else {'dropout': dropout}
     return self.module.apply(
-        {'params': params}, batch['inputs'], shifted, texts,
-        deterministic=dropout is None, remat=remat, rngs=rngs)
+        {'params': params}, batch['inputs'], shifted, texts, rngs=rngs,
+        deterministic=dropout is None, remat=remat, method='states')
 
   def init(self, params: Any, prompt: types.Prompt,
            capacity: int) -> cache_lib.Cache:

@@ -16,8 +16,12 @@ from spec_cascades import check
 from spec_cascades.checkpoints import converting
 from spec_cascades.checkpoints import orbax
 from spec_cascades.evaluation import tensorboard
+from spec_cascades.models import features
+from spec_cascades.models import heads
 from spec_cascades.models import reduced
+from spec_cascades.training import ahead
 from spec_cascades.training import data as data_lib
+from spec_cascades.training import follow
 from spec_cascades.training import losses
 from spec_cascades.training import online as online_lib
 from spec_cascades.training import optimizers
@@ -30,6 +34,7 @@ from spec_cascades.training import train_step
 
 # Of an array in a checkpoint: compressed, each, so that it is read whole.
 CHUNK_BYTES = 2**20
+OBJECTIVES = {heads.Headed: ahead.Ahead, features.Featured: follow.Follow}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +88,8 @@ class Run:
 
   Attributes:
     lm: A `LanguageModel` with `init_params` and `teacher_forced`; a
-      `reduced.Reduced` one predicts some tokens only, see `start.params`.
+      `reduced.Reduced` one predicts some tokens only, see `start.params`; of
+      a `heads.Beside` what is beside it is trained, by `objective`.
     corpus: Where batches come from.
     model_dir: Checkpoints and metrics; made if absent.
     recipe: Numbers of the run.
@@ -93,6 +99,9 @@ class Run:
       its predictions.
     distillation: What is minimised with a teacher.
     on_policy: Which batches have targets that the student writes.
+    objective: The loss of a `heads.Beside`, which is its own teacher:
+      `ahead.Ahead` of a `heads.Headed`, `follow.Follow` of a
+      `features.Featured`.
     online: Serves the corpus's inputs with the student as the teacher's
       drafter, and trains it on what was rejected; a step is then `every`
       requests and one update.
@@ -111,6 +120,7 @@ class Run:
   teacher: str | None = None
   distillation: losses.Distillation | losses.Boosted = losses.Distillation()
   on_policy: policies.OnPolicy = policies.OnPolicy()
+  objective: Any = None
   online: online_lib.Online | None = None
   optimizer: Callable[..., Any] = optimizers.adafactor
   decay: Callable[..., Any] = optimizers.rsqrt
@@ -150,7 +160,7 @@ def train(run: Run, *, log: Callable[[str], None] = print
   update = train_step.Update(
       run.lm, optimizer, seed=recipe.seed, teacher=teacher,
       distillation=run.distillation, accumulate=recipe.accumulate,
-      remat=recipe.remat)
+      remat=recipe.remat, objective=run.objective)
   lessons = _lessons(run, update, guide)
   options = ocp.CheckpointManagerOptions(max_to_keep=recipe.keep)
   with ocp.CheckpointManager(folder / start.SAVES, options=options) as saves:
@@ -164,8 +174,16 @@ def train(run: Run, *, log: Callable[[str], None] = print
 
 def _check_texts(run):
   """Refuses texts of the student's own that can't be had or judged."""
-  share = run.on_policy.share
-  if run.teacher is None and share:
+  share, headed = run.on_policy.share, isinstance(run.lm, heads.Beside)
+  if OBJECTIVES.get(type(run.lm)) is not (run.objective and type(
+      run.objective)):
+    raise ValueError(f'Got a {type(run.lm).__name__} and objective='
+                     f'{run.objective}; allowed: heads.Headed with ahead.Ahead,'
+                     ' features.Featured with follow.Follow, others without.')
+  if headed and run.teacher is not None:
+    raise ValueError('Got heads and a teacher; allowed: heads learn from the '
+                     'verifier that they are on. Leave out teacher.')
+  if run.teacher is None and share and not headed:
     raise ValueError(f'Got on_policy with a share of {share} and no teacher: a '
                      'model learns nothing from what it wrote itself. Give a '
                      'teacher.')
@@ -204,8 +222,10 @@ def _optimizer(run):
       cooldown=recipe.cooldown, decay=run.decay)
   shapes = jax.eval_shape(lambda: run.lm.init_params(jax.random.key(0)))
   # The ids of a reduced vocabulary are beside its parameters.
-  ids = ('^tokens$',) if isinstance(run.lm, reduced.Reduced) else ()
-  return optimizers.frozen(run.optimizer(rate), (*run.freeze, *ids), shapes)
+  held = ('^tokens$',) if isinstance(run.lm, reduced.Reduced) else ()
+  if run.objective is not None and not run.objective.verifier:
+    held = ('^model/',)
+  return optimizers.frozen(run.optimizer(rate), (*run.freeze, *held), shapes)
 
 
 def _start(run, update, saves, memory, log):

@@ -85,7 +85,7 @@ class Distillation:
     log_z = jax.nn.logsumexp(logits, -1)
     log_q = jax.nn.log_softmax(logits / self.temperature)
     log_p = jax.nn.log_softmax(teacher / self.teacher_temperature)
-    loss = self.divergence(log_q, log_p)
+    loss = self.divergence(log_q, log_p) if self.mix < 1 else 0.
     if self.mix:
       ce = _surprise(logits, targets, log_z)
       loss = (1 - self.mix) * loss + self.mix * ce

@@ -14,6 +14,7 @@ from spec_cascades import checkpoints
 from spec_cascades.checkpoints import loading
 from spec_cascades.checkpoints import native
 from spec_cascades.evaluation import pairs
+from spec_cascades.models import heads
 from spec_cascades.models import reduced
 from spec_cascades.models import t5
 from spec_cascades.training import data
@@ -63,7 +64,8 @@ def params(path: str | None, lm: Any, key: jax.Array,
     path: A checkpoint, or another run's model_dir; None: random parameters.
     lm: The model; it may be deeper than the checkpoint's, see `grow`. If it is
       `Reduced` and the checkpoint is not, it gets the most frequent tokens of
-      the corpus's training targets, their end among them.
+      the corpus's training targets, their end among them. If it is `Beside`
+      and the checkpoint is not, what is beside it is fresh.
     key: Of what the checkpoint has nothing for.
     corpus: What is trained on.
 
@@ -71,6 +73,8 @@ def params(path: str | None, lm: Any, key: jax.Array,
     ValueError: It does not fit the model.
   """
   found = None if path is None else _contents(path, lm)
+  if isinstance(lm, heads.Beside):
+    return _headed(found, lm, key, path)
   if not isinstance(lm, reduced.Reduced):
     return _fitted(found, lm, key)
   if found is None or 'tokens' not in found:
@@ -86,10 +90,23 @@ def _contents(path, lm):
   if (pathlib.Path(path).expanduser() / SAVES).is_dir():
     return restore(path)[0]
   loaded = checkpoints.load(path)
-  narrow = isinstance(lm, reduced.Reduced)
+  narrow = isinstance(lm, reduced.Around)
   _check_same_family(reduced.whole(loaded.lm) if narrow else loaded.lm,
                      reduced.whole(lm), path)
   return loaded.params
+
+
+def _headed(found, lm, key, path):
+  """A verifier's parameters, and what is beside it: found, or fresh."""
+  if found is None or 'heads' not in found:
+    model = _fitted(found, lm.lm, key)
+    return dict(model=model, heads=lm.fresh(model, key))
+  model = _fitted(found['model'], lm.lm, key)
+  shapes = lambda tree: jax.tree.map(np.shape, tree)
+  if shapes(found['heads']) != shapes(jax.eval_shape(lm.fresh, model, key)):
+    raise ValueError(f'The heads in {path} are not those of {lm.heads}; give '
+                     'the configuration that they were trained with.')
+  return dict(model=model, heads=found['heads'])
 
 
 def _frequent(corpus, lm):

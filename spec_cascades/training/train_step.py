@@ -41,16 +41,19 @@ class Update:
     accumulate: Parts that a batch is cut into, one after the other in memory;
       gradients are of the whole batch.
     remat: Activations of a layer are computed again for its gradient.
+    objective: Another loss, such as `ahead.Ahead`, which the model is given to.
   """
 
   def __init__(self, lm: Any, optimizer: optax.GradientTransformation | None, *,
                z_loss: float = 1e-4, seed: int = 0, teacher: Any = None,
                distillation: losses.Distillation | losses.Boosted = (
                    losses.Distillation()),
-               accumulate: int = 1, remat: bool = False):
+               accumulate: int = 1, remat: bool = False,
+               objective: Any = None):
     self.lm, self.optimizer, self.teacher = lm, optimizer, teacher
     self.z_loss, self.seed, self.accumulate = z_loss, seed, accumulate
     self.distillation, self.remat = distillation, remat
+    self.objective = objective
 
   def init(self, params: Any) -> TrainState:
     return TrainState(jnp.int32(0), params, self.optimizer.init(params))
@@ -65,6 +68,9 @@ class Update:
     return self._loss(params, batch, teacher, None, 0.0)
 
   def _loss(self, params, batch, teacher, noise, z_loss):
+    if self.objective is not None:
+      return self.objective(self.lm, params, batch, dropout=noise,
+                            remat=self.remat, z_loss=z_loss)
     logits = self.lm.teacher_forced(params, batch, dropout=noise,
                                     remat=self.remat)
     targets, weights = batch['targets'], batch['weights']
