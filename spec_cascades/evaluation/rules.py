@@ -14,6 +14,7 @@ from spec_cascades.drafters import lookahead
 from spec_cascades.drafters import ngram
 from spec_cascades.drafters import null
 from spec_cascades.drafters import tree
+from spec_cascades.evaluation import meshes
 from spec_cascades.evaluation import pairs
 from spec_cascades.models import skip
 
@@ -136,10 +137,11 @@ def tree_drafter(pair: pairs.Pair, gamma: int):
 
 def skip_drafter(pair: pairs.Pair, gamma: int):
   """A third of the verifier's own decoder layers, at even distances."""
-  lm, params = pair.verifier.lm, pair.verifier.params
+  lm, params = meshes.bare(pair.verifier.lm), pair.verifier.params
   depth = skip.layers_of(lm)
   lm, params = skip.shallow(lm, params, skip.spread(depth, -(-depth // 3)))
-  return chain.Chain(lm, gamma), params
+  on = meshes.layout_of(pair.verifier.lm)
+  return chain.Chain(meshes.placed(lm, on), gamma), params
 
 
 DRAFTERS = dict(null=null_drafter, chain=chain_drafter, tree=tree_drafter,

@@ -7,6 +7,7 @@ from typing import Any, Callable, Sequence
 
 from spec_cascades.evaluation import asking as asking_lib
 from spec_cascades.evaluation import choosing
+from spec_cascades.evaluation import dealing
 from spec_cascades.evaluation import decoding
 from spec_cascades.evaluation import details
 from spec_cascades.evaluation import examples as examples_lib
@@ -14,6 +15,7 @@ from spec_cascades.evaluation import executors
 from spec_cascades.evaluation import forced
 from spec_cascades.evaluation import journal as journal_lib
 from spec_cascades.evaluation import measured
+from spec_cascades.evaluation import meshes
 from spec_cascades.evaluation import pairs
 from spec_cascades.evaluation import points as points_lib
 from spec_cascades.evaluation import programs as programs_lib
@@ -59,6 +61,8 @@ class Sweep:
     tensorboard: Write each finished point for TensorBoard, too, through clu.
     split: Whether to time the parts of a decode, too: more programs to compile.
     inspected: How many texts to show with the origin of every token, too.
+    mesh: Devices of each process that decode together. Part of the
+      configuration if it is not one device.
     executor: Who decodes: this process, or workers on other machines. It is no
       part of the configuration: one may go on where another was stopped.
   """
@@ -83,6 +87,7 @@ class Sweep:
   tensorboard: bool = False
   split: bool = False
   inspected: int = 0
+  mesh: meshes.Mesh = meshes.Mesh()
   executor: executors.Executor = executors.InProcess()
 
   def __post_init__(self):
@@ -102,6 +107,10 @@ class Sweep:
     if type(self.inspected) is not int or self.inspected < 0:
       raise ValueError(f'Got inspected={self.inspected!r}; allowed: a whole '
                        'number of texts from 0.')
+    if self.mesh.size > 1 and (self.split or self.inspected):
+      raise ValueError(f'Got mesh={self.mesh} and split={self.split}, '
+                       f'inspected={self.inspected}; allowed on several '
+                       'devices: False and 0.')
     if not isinstance(self.top_k, int):
       raise ValueError(f'Got top_k={self.top_k!r}; allowed: whole numbers.')
     if isinstance(self.executor, (type, str)):
@@ -142,7 +151,7 @@ class Run:
     # Refuses now what can't be measured here, rather than after the decoding.
     self.quality.parts([''], [self.examples[0].references])
     self.pair = pairs.load(sweep.verifier, sweep.drafter, dtype=sweep.dtype,
-                           progress=loading)
+                           mesh=sweep.mesh, progress=loading)
     for point in points:
       rules.check_pair(point.drafter or rules.NULL, self.pair)
     self.buckets = [programs_lib.Bucket(*pair) for pair in sweep.buckets]
@@ -166,7 +175,9 @@ class Run:
 
   def _inputs(self) -> dict[str, Any]:
     """What every point's content key covers besides the point itself."""
+    mesh = self.sweep.mesh
     return dict(
+        **({'mesh': dataclasses.asdict(mesh)} if mesh.size > 1 else {}),
         schema=results.SCHEMA, code=results.code_digest(),
         data=examples_lib.digest(self.examples),
         verifier=self.pair.verifier.sha256,
@@ -186,6 +197,7 @@ class Run:
     Raises:
       ValueError: Not one point could be decoded.
     """
+    dealing.agree(self.configuration)
     journal = journal_lib.Journal(self.directory / JOURNAL, self.configuration)
     try:
       if not any(note['kind'] == 'started' for note in journal.notes):
@@ -200,6 +212,8 @@ class Run:
         at_work = worker.Worker(self, journal, publish, progress)
         at_work()
         failed, spent = at_work.failed, at_work.spent
+      else:
+        dealing.skip()
       out = summary.summarise(
           figures, journal.records, self.common(journal),
           self.costs(journal, programs), _compilations(journal),
@@ -218,6 +232,11 @@ class Run:
     if not out.rows:
       raise ValueError(f'No point could be decoded. {out.failures[0]}')
     return dataclasses.replace(out, spent=spent)
+
+  def help_out(self) -> int:
+    """Decodes for the first process, which calls the sweep; how many units."""
+    dealing.agree(self.configuration)
+    return dealing.help_out(self.job)
 
   def job(self) -> decoding.Job:
     """What an executor needs to decode."""

@@ -10,6 +10,7 @@ from spec_cascades import check
 from spec_cascades import decode
 from spec_cascades import warp as warp_lib
 from spec_cascades.evaluation import examples
+from spec_cascades.evaluation import meshes
 from spec_cascades.evaluation import pairs
 from spec_cascades.evaluation import rules
 from spec_cascades.evaluation import stream
@@ -95,14 +96,18 @@ class Translator:
     drafter, draft_params = rules.drafter(
         chosen.drafter, self._pair, chosen.gamma)
     width = next((w for w in WIDTHS if len(tokens) <= w), len(tokens))
-    prompt = self._pair.prompt([tokens], width)
+    lm = self._pair.verifier.lm
+    copies = meshes.groups(lm)         # groups of devices share no row
+    prompt, keys = meshes.rows(lm, (
+        self._pair.prompt([tokens] * copies, width),
+        decode.row_keys(chosen.seed, [index] * copies)))
     spec = decode.GenSpecSample(
-        self._pair.verifier.lm, drafter,
-        chosen.max_length + prompt.prefix.shape[1], eos=vocabulary.ends[0])
+        lm, drafter, chosen.max_length + prompt.prefix.shape[1],
+        eos=vocabulary.ends[0])
     shown, left = stream.Detokenizer(vocabulary), chosen.max_length
     for done in decode.stream(
         spec, self._pair.verifier.params, draft_params, prompt,
-        decode.row_keys(chosen.seed, [index]), self._target(), self._warp()):
+        keys, self._target(), self._warp()):
       # A short prompt leaves room for more than max_length, and the loop knows
       # one end only.
       new = _cut(done.tokens[0][:left], vocabulary.ends)
