@@ -152,7 +152,8 @@ def collect(launch: Launch) -> None:
 
 def commands(launch: Launch) -> dict[str, list[str]]:
   """What runs the sweep, by host: one command on all, or the driver of Ray."""
-  stop = "pkill -f '[s]cripts/sweep.py' || true"        # of a lost connection
+  # One of a connection that was lost may run on; its shell begins otherwise.
+  stop = "pkill -f '^.venv/bin/python scripts/sweep.py' && sleep 5"
   call = ['env', *launch.env, '.venv/bin/python', 'scripts/sweep.py']
   one, ray = launch.head, len(launch.slices) > 1
   if ray:
@@ -162,7 +163,7 @@ def commands(launch: Launch) -> dict[str, list[str]]:
              "--gin.RESOURCES={'TPU': 1}"]
   else:
     call += ['--coordinator=auto'] * (one.hosts > 1) + list(launch.args)
-  line = f'{stop}; cd {FOLDER} && {shlex.join(call)}'
+  line = f'{stop}; cd {FOLDER} && exec {shlex.join(call)}'
   return {f'{one.name} host {i}': one.on_host(i, line)
           for i in range(1 if ray else one.hosts)}
 

@@ -25,6 +25,8 @@ ACTIVE, MISSING = 'ACTIVE', 'MISSING'
 LOST = ('FAILED', 'SUSPENDING', 'SUSPENDED', 'DELETING', MISSING)
 QUEUED = ['compute', 'tpus', 'queued-resources']
 NODE = ['compute', 'tpus', 'tpu-vm']
+# How gcloud says that a command on a host has failed.
+RETURNED = re.compile(r'exited with return code \[(-?\d+)\]')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,8 +115,16 @@ class Ended:
   code: int
   lines: list[str]
 
+  @classmethod
+  def of(cls, where: str, code: int, lines: list[str]) -> Ended:
+    """With the exit code of the host, where gcloud only speaks of it."""
+    told = RETURNED.search('\n'.join(lines)) if code else None
+    return cls(where, int(told[1]) if told else code, lines)
+
   def __str__(self) -> str:
-    said = next((x for x in reversed(self.lines) if x.strip()), 'no output')
+    lines = [x for x in self.lines if x.strip()]
+    own = [x for x in lines if not RETURNED.search(x)]
+    said = (own or lines or ['no output'])[-1]
     return f'{self.where}: exit {self.code}: {said.strip()}'
 
 
@@ -161,7 +171,7 @@ class Gcloud:
     for process, reader, _ in running:
       process.wait()
       reader.join(5)
-    return [Ended(ended.where, process.returncode, ended.lines)
+    return [Ended.of(ended.where, process.returncode, ended.lines)
             for process, _, ended in running]
 
   def _start(self, name, command, quiet):

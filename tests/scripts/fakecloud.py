@@ -25,6 +25,13 @@ def counted(path):
   return count
 
 
+def fail_there(text, code):
+  """As ssh does: the host's exit code is in words."""
+  print(text, file=sys.stderr)
+  fail('ERROR: (gcloud.compute.tpus.tpu-vm.ssh) [/usr/bin/ssh] exited with '
+       f'return code [{code}].')
+
+
 def flag(args, name):
   return next((x.split('=', 1)[1] for x in args if x.startswith(f'{name}=')),
               None)
@@ -71,7 +78,7 @@ def sweep(home, plan, name, host):
     (WORLD / name / 'suspended').touch()
     signal.pause()                     # a connection that hangs
   if what:
-    fail(f'sweep.py: no room on host {host}', what)
+    fail_there(f'sweep.py: no room on host {host}', what)
 
 
 def node(args, plan, verb, name):
@@ -101,7 +108,7 @@ def node(args, plan, verb, name):
   elif 'setup.sh' in command:
     (home / 'spec_cascades').mkdir(exist_ok=True)
     if code := plan.get('setup', {}).get(str(host), 0):
-      fail(f'pip: no space left on device {host}', code)
+      fail_there(f'pip: no space left on device {host}', code)
 
 
 def main():
