@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 
+import jax
 import pytest
 
 import processes
@@ -48,6 +49,18 @@ def test_what_can_not_be_is_refused_before_joining(given, what):
   with pytest.raises(ValueError, match=what):
     hosts.start(**given, environ={})
   assert hosts.count() == 1 and hosts.first()
+
+
+def test_an_error_of_a_collective_is_explained(monkeypatch):
+  broken = jax.errors.JaxRuntimeError(
+      'INTERNAL: Gloo all-reduce failed: Connection closed by peer\nmore')
+  assert hosts.cut_off(broken) is None            # of one process alone
+  monkeypatch.setattr(hosts, 'count', lambda: 4)
+  line = hosts.cut_off(broken)
+  assert line.startswith('process 0 of 4 stops') and '\n' not in line
+  assert 'Connection closed' in line and 'The same command goes on' in line
+  assert hosts.cut_off(jax.errors.JaxRuntimeError('out of memory')) is None
+  assert hosts.cut_off(RuntimeError('connection')) is None
 
 
 LOG = '''bar 1\rbar 2\rW line of our own

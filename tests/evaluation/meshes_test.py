@@ -19,14 +19,16 @@ import jax
 from spec_cascades import sharding, targets
 from spec_cascades.evaluation import meshes, points, results, sweep
 from tests.evaluation.sweep_run_test import Bar
-out, root, drafters = sys.argv[1], sys.argv[2], sys.argv[3:]
+out, root, batch, *drafters = sys.argv[1:]
+batch = int(batch)
 found = []
 for mesh in (meshes.Mesh(), meshes.Mesh(2, 2, 'tensor', 'data')):
   run = sweep.Run(sweep.Sweep(
       f'{out}{mesh.size}', tuple(points.Curve(
           targets.Lossless, temperatures=(1.,), drafter=x)
           for x in drafters), f'{root}/verifier', f'{root}/drafter',
-      examples=3, gamma=2, batch=2, timed=1, buckets=((80, 10),), mesh=mesh))
+      examples=2 * batch - 1, gamma=2, batch=batch, timed=1, mesh=mesh,
+      buckets=((80, 10),)))
   rows = run(Bar).rows
   devices = {len(x.sharding.device_set) for x in jax.tree.leaves(
       (run.pair.verifier.params, run.pair.drafter.params))}
@@ -42,12 +44,12 @@ print(json.dumps(found))
 '''
 
 
-def run(pair_dir, directory, *drafters):
+def run(pair_dir, directory, batch, *drafters):
   flags = os.environ.get('XLA_FLAGS', '')
   done = subprocess.run(
       [sys.executable, '-c', RUN, str(directory / 'out'), str(pair_dir),
-       *drafters], cwd=processes.ROOT, capture_output=True, text=True,
-      check=False, env=dict(
+       str(batch), *drafters], cwd=processes.ROOT, capture_output=True,
+      text=True, check=False, env=dict(
           os.environ, JAX_PLATFORMS='cpu',
           PYTHONPATH=f'{processes.ROOT}{os.pathsep}{processes.ROOT / "tests"}',
           XLA_FLAGS=f'{flags} --xla_force_host_platform_device_count=4'))
@@ -63,12 +65,12 @@ def check(one, four):
 
 
 def test_rows_on_a_mesh_are_those_of_one_device(pair_dir, tmp_path):
-  check(*run(pair_dir, tmp_path, 'chain'))
+  check(*run(pair_dir, tmp_path, 1, 'chain'))
 
 
 @pytest.mark.slow
-def test_and_with_every_drafter(pair_dir, tmp_path):
-  check(*run(pair_dir, tmp_path, 'chain', 'tree', 'ngram', 'skip'))
+def test_and_in_batches_with_every_drafter(pair_dir, tmp_path):
+  check(*run(pair_dir, tmp_path, 2, 'chain', 'tree', 'ngram', 'skip'))
 
 
 def test_meshes_that_can_not_be():

@@ -52,6 +52,17 @@ def test_one_process_on_any_mesh(command, want, flags):
 
 
 @pytest.mark.slow
+def test_a_profile_changes_no_text(command, want, tmp_path):
+  (out, err), = processes.finish(processes.start(
+      1, *command, '--mesh', '1,2', '--profile', tmp_path / 'trace', devices=2))
+  assert out == want and list(tmp_path.glob('trace/**/*.xplane.pb'))
+  shares = {x.split('  ')[0]: float(x.split()[-1].rstrip('%'))
+            for x in err.splitlines() if x.endswith('%')}
+  assert all(shares[x] > 0 for x in (
+      'prompts', 'drafting', 'verification', 'sampling', 'cache writes'))
+
+
+@pytest.mark.slow
 def test_four_processes_read_standard_input_of_the_first(command, want):
   at = command.index('--file')
   several = processes.start(4, *command[:at], *command[at + 2:],
