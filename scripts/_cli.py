@@ -8,6 +8,7 @@ import itertools
 import pathlib
 import re
 import sys
+import traceback
 from typing import Any, Callable, Iterator, Sequence
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -34,17 +35,60 @@ def gin_parser(doc: str) -> Parser:
   return parser
 
 
+def add_hosts(parser: argparse.ArgumentParser) -> None:
+  """Flags of a script that several processes may run together."""
+  add = parser.add_argument_group(
+      'several processes', 'each is given the same command and these; see '
+      'docs/tpu.md').add_argument
+  add('--coordinator', metavar='HOST:PORT', help="of process 0; 'auto' finds "
+      'out all three on Cloud TPUs and Slurm')
+  add('--num_processes', type=int, help='how many there are')
+  add('--process_id', type=int, help='which this is, from 0')
+
+
+def join(flags: argparse.Namespace, *, noticing: bool = False) -> None:
+  """Joins the other processes that the flags or the environment name."""
+  from spec_cascades import hosts  # pylint: disable=g-import-not-at-top
+  hosts.start(flags.coordinator, flags.num_processes, flags.process_id,
+              noticing=noticing)
+
+
 def run(main: Callable[[Sequence[str]], None]) -> None:
-  """Calls main; input that can't be used ends in one line and exit code 2."""
+  """Calls main; input that can't be used ends in one line and exit code 2.
+
+  Of several processes the others end soon after one that failed.
+  """
   name = pathlib.Path(sys.argv[0]).name
   try:
     main(sys.argv[1:])
+    if hosts := _hosts():
+      hosts.finish()
   except (ValueError, OSError) as error:
     print(f'{name}: {one_line(error)}', file=sys.stderr)
-    sys.exit(2)
+    _leave(2)
   except KeyboardInterrupt:
     print(f'\n{name}: interrupted.', file=sys.stderr)
-    sys.exit(130)
+    _leave(130)
+  except Exception as error:  # pylint: disable=broad-exception-caught
+    hosts = _hosts()
+    if hosts is None or hosts.count() == 1:
+      raise
+    if line := hosts.cut_off(error):
+      print(f'{name}: {line}', file=sys.stderr)
+      hosts.leave(3)
+    traceback.print_exc()
+    hosts.leave(1)
+
+
+def _hosts() -> Any:
+  """The module, if the script has joined others, which takes JAX."""
+  return sys.modules.get('spec_cascades.hosts')
+
+
+def _leave(code: int) -> None:
+  if hosts := _hosts():
+    hosts.leave(code)
+  sys.exit(code)
 
 
 def loading_bar() -> Callable[..., Any]:

@@ -2,7 +2,7 @@
 
 Examples:
   python scripts/build_datastore.py --corpora debian_ende --output rest/ende
-  python scripts/decode.py --drafter rest --part rest/ende "Click OK."
+  python scripts/decode.py --drafter rest:rest/ende "Click OK."
   python scripts/build_datastore.py --file notes.txt --output rest/notes \\
     --verifier gemma-3-270m-q4_k_m.gguf
 """

@@ -10,15 +10,17 @@ Examples:
   python scripts/decode.py --file input.txt --rule Lossless > output.txt
   python scripts/decode.py --verifier gemma-3-270m-q4_k_m.gguf \\
     --drafter ngram "The capital of France is"
-Each line of a file or of standard input is a text of its own.
+Each line of a file or of standard input is a text of its own. Several processes
+(--coordinator) share them; the first one reads and prints.
 """
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import pathlib
 import sys
-from typing import Any, Sequence
+from typing import Any, Callable, Iterator, Sequence
 
 import _cli
 
@@ -31,9 +33,9 @@ def _flags(args: Sequence[str]) -> argparse.Namespace:
   add('--file', help='read the texts from this file instead')
   add('--rule', default='Lossless', help='a class of spec_cascades/targets')
   add('--alpha', type=float, help="the rule's threshold")
-  add('--drafter', default='chain', help='chain (default), adaptive, '
-      'tracking, cascade, tree, ngram, jacobi, lookahead, rest, skip, '
-      'sublayers, exit or null')
+  add('--drafter', default='chain', help='a key of KINDS in '
+      'spec_cascades/evaluation/drafting.py, such as chain (default), tree, '
+      'ngram, lookahead or skip; some read a file: rest:runs/datastore')
   add('--gamma', type=int, default=5, help='tokens drafted a round')
   add('--temperature', type=float, default=0.0, help='0 (default) is greedy')
   add('--top_p', type=float, default=1.0)
@@ -45,15 +47,22 @@ def _flags(args: Sequence[str]) -> argparse.Namespace:
   add('--verifier', help='model directory, or any checkpoint; default: the '
       'shipped pair')
   add('--drafter_dir', help='the same, for drafters that are a small model')
-  add('--part', help='what else a drafter needs: rest a datastore of '
-      'scripts/build_datastore.py, adaptive costs of scripts/benchmark.py '
-      'steps --output, sublayers what scripts/search_layers.py wrote')
   add('--dtype', default='float32', help='of weights, activations and caches: '
       'float32 (default) or bfloat16, which halves memory')
   add('--chat', action='store_true', help='the text is a message to answer; '
       "needs the checkpoint's chat template")
+  add('--mesh', default='1,1', metavar='DATA,MODEL', help='devices to decode '
+      'on: groups, which a single text leaves idle but one, and devices of a '
+      'group')
+  add('--layout', default='tensor', help='how the verifier is cut on a mesh: '
+      'data, tensor (default) or fsdp')
+  add('--drafter_layout', default='data', help='the same for the drafter; '
+      'data (default) is whole on each device')
   add('--trace', action='store_true', help='show every round and the origin of '
       'its tokens; NO_COLOR is respected')
+  add('--profile', metavar='DIR', help='write a trace for xprof there, and say '
+      'where the time went')
+  _cli.add_hosts(parser)
   return parser.parse_args(args)
 
 
@@ -77,10 +86,10 @@ def _texts(flags: argparse.Namespace) -> list[str]:
 def _models(flags: argparse.Namespace) -> Any:
   """The models; ValueError if there is none at a path, or they don't fit."""
   # pylint: disable=g-import-not-at-top
+  from spec_cascades.evaluation import drafting
   from spec_cascades.evaluation import pairs
-  from spec_cascades.evaluation import parts
-  from spec_cascades.evaluation import rules
-  options = dict(dtype=flags.dtype, progress=_cli.loading_bar())
+  options = dict(dtype=flags.dtype, mesh=_mesh(flags),
+                 progress=_cli.loading_bar())
   if flags.verifier is None or pairs.is_own(flags.verifier):
     if flags.chat:
       raise ValueError('--chat needs --verifier, a checkpoint with a chat '
@@ -88,17 +97,70 @@ def _models(flags: argparse.Namespace) -> Any:
     given = dict(verifier=flags.verifier, drafter=flags.drafter_dir)
     given = {name: path for name, path in given.items() if path}
     # The drafter that comes with the project is read if one is needed.
-    none = {'drafter': None} if flags.drafter in rules.WITHOUT_MODEL else {}
-    pair = pairs.load(**(none | given), **options)
-  else:
-    pair = pairs.load(flags.verifier, flags.drafter_dir, **options)
-  return parts.added(pair, {flags.drafter: flags.part} if flags.part else {})
+    small = drafting.takes_small(flags.drafter)
+    none = {} if small else {'drafter': None}
+    return pairs.load(**(none | given), **options)
+  return pairs.load(flags.verifier, flags.drafter_dir, **options)
+
+
+def _mesh(flags: argparse.Namespace) -> Any:
+  """The mesh of the flags; ValueError if it can't be."""
+  from spec_cascades.evaluation import meshes  # pylint: disable=g-import-not-at-top
+  sizes = flags.mesh.split(',')
+  if len(sizes) != 2 or not all(x.strip().isdigit() for x in sizes):
+    raise ValueError(f'Got --mesh {flags.mesh}; allowed: DATA,MODEL, such as '
+                     '1,4.')
+  return meshes.Mesh(*map(int, sizes), flags.layout, flags.drafter_layout)
+
+
+def _shown(translator: Any, painter: Any, flags: argparse.Namespace,
+           tokens: list[int] | None, i: int) -> Iterator[tuple[str, str]]:
+  """What is printed for line i, as rounds finish, and what went wrong."""
+  output = ''
+  for number, step in enumerate(translator(tokens, i) if tokens else (), 1):
+    fault = (f'line {i + 1} stopped in round {step.fault}' if step.fault else
+             '')
+    output += step.text
+    if not flags.trace:
+      yield step.text, fault
+    elif step.pieces or fault:
+      lines = painter.line(number, step) + '\n' if step.pieces else ''
+      yield lines, fault
+  yield (output if flags.trace else '') + '\n', ''
+
+
+def _print_all(show: Callable[[int], Iterator[tuple[str, str]]],
+               count: int) -> list[str]:
+  """Prints every line's output in order; of several processes the first.
+
+  Line i is the process's with index i modulo their number.
+
+  Returns what went wrong.
+  """
+  from spec_cascades import hosts  # pylint: disable=g-import-not-at-top
+  board, faults = hosts.Board('lines'), []
+  for i in range(count):
+    owner = i % hosts.count()
+    if owner == hosts.index():
+      found = show(i)
+      if not hosts.first():
+        board.put(i, list(found))
+    elif hosts.first():
+      found = board.take(i)
+    if hosts.first():
+      for text, fault in found:
+        print(text, end='', flush=True)
+        faults += [fault] if fault else []
+  return faults
 
 
 def main(args: Sequence[str]) -> None:
   flags = _flags(args)
-  lines = _texts(flags)
+  _cli.join(flags)
   # pylint: disable=g-import-not-at-top
+  from spec_cascades import hosts
+  lines = hosts.said(lambda: _texts(flags))
+  from spec_cascades.evaluation import profiling
   from spec_cascades.evaluation import trace
   from spec_cascades.evaluation import translate
   settings = translate.Settings(
@@ -114,20 +176,15 @@ def main(args: Sequence[str]) -> None:
       for i, line in enumerate(lines, 1)]
 
   painter = trace.Painter(trace.has_colour(sys.stdout.isatty(), os.environ))
-  if flags.trace:
+  if flags.trace and hosts.first():
     print(f'round, accepted/drafted, tokens: {painter.legend()}')
-  faults = []
-  for i, tokens in enumerate(inputs):
-    output = ''
-    for number, step in enumerate(translator(tokens, i) if tokens else (), 1):
-      if step.fault:
-        faults.append(f'line {i + 1} stopped in round {step.fault}')
-      output += step.text
-      if not flags.trace:
-        print(step.text, end='', flush=True)
-      elif step.pieces:
-        print(painter.line(number, step), flush=True)
-    print(output if flags.trace else '', flush=True)
+  show = lambda i: _shown(translator, painter, flags, inputs[i], i)
+  if flags.profile:
+    for i in {len(x): i for i, x in enumerate(inputs) if x}.values():
+      list(show(i))                    # compiled before, not in the trace
+  with profiling.traced(flags.profile if hosts.first() else None,
+                        functools.partial(print, file=sys.stderr)):
+    faults = _print_all(show, len(inputs))
   if faults:
     raise ValueError(f'Non-finite logits: {", ".join(faults)}; the output ends '
                      'there. Check the weights.')

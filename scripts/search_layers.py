@@ -5,7 +5,7 @@ requirements-search.txt. The same command goes on after an interruption.
 
 Example:
   python scripts/search_layers.py --corpora debian_ende --output runs/sublayers
-  python scripts/decode.py --drafter sublayers --part runs/sublayers "Click OK."
+  python scripts/decode.py --drafter sublayers:runs/sublayers "Click OK."
 """
 from __future__ import annotations
 

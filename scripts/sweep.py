@@ -4,7 +4,8 @@ Examples:
   python scripts/sweep.py --gin_file=gin/sweeps/quickstart.gin
   python scripts/sweep.py --config=configs/gammas.py
 The same command goes on where a sweep was stopped; given twice at a time, or on
-several machines of a kind that share OUTPUT_DIR, it shares the work.
+several machines of a kind that share OUTPUT_DIR, it shares the work. Hosts that
+share no files are joined by --coordinator, --num_processes and --process_id.
 """
 from __future__ import annotations
 
@@ -29,7 +30,12 @@ def main(args: Sequence[str]) -> None:
                      help='may be given more than once')
   group.add_argument('--config', metavar='FILE',
                      help='Python with get_sweep(): several sweeps in turn')
+  parser.add_argument('--profile', metavar='DIR', help='write a trace for '
+                      'xprof there, and say where the time went; for a few '
+                      'EXAMPLES')
+  _cli.add_hosts(parser)
   flags, bindings = _cli.parse(parser, args)
+  _cli.join(flags)
   jobs = [(flags.gin_file, bindings)]
   if flags.config:
     jobs = [(files, [*own, *bindings])
@@ -40,7 +46,8 @@ def main(args: Sequence[str]) -> None:
   if len(set(folders)) < len(folders):
     raise ValueError('Two sweeps of --config would share one OUTPUT_DIR; leave '
                      'it out: each has its own.')
-  failures = [line for job in jobs for line in measure(*job)]
+  failures = [line for job in jobs
+              for line in measure(*job, profile=flags.profile)]
   if failures:
     raise ValueError(f'{len(failures)} points failed; the first is '
                      f'{failures[0]} The same command tries them again.')
@@ -77,21 +84,28 @@ def checked(files: Sequence[str], bindings: Sequence[str]) -> Any:
   return sweep.Run(_cli.call(sweep.Sweep), _cli.loading_bar())
 
 
-def measure(files: Sequence[str], bindings: Sequence[str]) -> list[str]:
+def measure(files: Sequence[str], bindings: Sequence[str], *,
+            profile: str | None = None) -> list[str]:
   """Runs a sweep, shows its progress, and writes its report.
 
   Returns a line for each point that failed.
   """
   began = time.monotonic()
   import tqdm  # pylint: disable=g-import-not-at-top
+  from spec_cascades import hosts  # pylint: disable=g-import-not-at-top
+  from spec_cascades.evaluation import profiling  # pylint: disable=g-import-not-at-top
   from spec_cascades.evaluation import report  # pylint: disable=g-import-not-at-top
   from spec_cascades.evaluation import sweep  # pylint: disable=g-import-not-at-top
   run = checked(files, bindings)
+  if not hosts.first():
+    print(f'{run.help_out()} units decoded for {run.directory}', flush=True)
+    return []
   print(f'{len(run.points)} points on {len(run.examples)} texts -> '
         f'{run.directory}', flush=True)
-  done = run(functools.partial(
-      tqdm.tqdm, dynamic_ncols=True,
-      mininterval=0.5 if sys.stderr.isatty() else 15))
+  bar = functools.partial(tqdm.tqdm, dynamic_ncols=True,
+                          mininterval=0.5 if sys.stderr.isatty() else 15)
+  with profiling.traced(profile):
+    done = run(bar)
   print(report.write(run.directory, done))
   for path in (run.directory / sweep.RESULTS, *report.pictures(run.directory),
                run.directory / report.PAGE, run.directory / report.TABLES):

@@ -34,6 +34,7 @@ class Cache:
     """Forgets slots from `length` on; nothing moves."""
     return self.replace(length=length)
 
+  @jax.named_scope('cache_writes')
   def commit(self, path: Int[Array, 'B D'], count: Int[Array, 'B']) -> Cache:
     """Keeps nodes path[:, :count] of the block, moved together.
 
@@ -78,6 +79,7 @@ class Cache:
     return distance, (slot < start) | (inside & attends)
 
 
+@jax.named_scope('cache_writes')
 def write(array: Array, block: Array, start: Int[Array, 'B']) -> Array:
   """Writes block [B, N, ...] at slots [start, start + N) of array [B, S, ...].
 

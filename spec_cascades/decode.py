@@ -60,8 +60,9 @@ class GenSpecSample:
     check.room(p, self.max_length)
     check.batch_of(prompt, keys)
     capacity = self.max_length + self.drafter.num_nodes
-    hidden, cache = prefill.prefill(self.lm, params, prompt, capacity)
-    drafter = self.drafter.init(draft_params, prompt, hidden, capacity)
+    with jax.named_scope('prompts'):
+      hidden, cache = prefill.prefill(self.lm, params, prompt, capacity)
+      drafter = self.drafter.init(draft_params, prompt, hidden, capacity)
     zero, lengths = jnp.zeros(b, jnp.int32), prompt.prefix_lengths
     own = jnp.arange(p)[None] < lengths[:, None]          # not the padding
     tokens = jnp.zeros((b, self.max_length), jnp.int32)
@@ -77,13 +78,17 @@ class GenSpecSample:
     propose, verify = round_keys(state.keys, state.stats.rounds)
     ctx = types.Context(state.tokens, state.lengths, state.cache, warp,
                         target.uses_q)
-    draft, drafter = self.drafter.propose(
-        draft_params, state.drafter, ctx, propose)
+    with jax.named_scope('drafting'):
+      draft, drafter = self.drafter.propose(
+          draft_params, state.drafter, ctx, propose)
     check.draft(self, draft, target)
-    hidden, logits, cache = self._score(params, state.cache, draft, ~state.done)
-    p = warp(logits)
-    fused = target(draft.prediction, p)
-    verdict = jax.vmap(self.verify)(verify, draft, p, fused.pi)
+    with jax.named_scope('verification'):
+      hidden, logits, cache = self._score(params, state.cache, draft,
+                                          ~state.done)
+    with jax.named_scope('sampling'):
+      p = warp(logits)
+      fused = target(draft.prediction, p)
+      verdict = jax.vmap(self.verify)(verify, draft, p, fused.pi)
     broken = _broken(draft, logits) & ~state.done
     live = ~state.done & ~broken
 
@@ -93,12 +98,12 @@ class GenSpecSample:
     tokens = jax.vmap(_append)(state.tokens, state.lengths, new, emitted)
     feedback = types.Feedback(draft, hidden, logits, cut, live)
     counts = stats_lib.of_round(draft, verdict, fused.deferral, emitted, live)
+    with jax.named_scope('drafting'):
+      drafter = self.drafter.observe(draft_params, drafter, feedback)
     return State(
         tokens, state.lengths + emitted, state.done | broken | (over & live),
         jnp.where(broken, state.stats.rounds + 1, state.fault), state.keys,
-        cache.accept(draft, cut, live),
-        self.drafter.observe(draft_params, drafter, feedback),
-        state.stats + counts), feedback
+        cache.accept(draft, cut, live), drafter, state.stats + counts), feedback
 
   def __call__(self, params: Any, draft_params: Any, prompt: types.Prompt,
                keys: Key[Array, 'B'], target: Any, warp: Any) -> State:

@@ -29,7 +29,7 @@ from spec_cascades import checkpoints
 from spec_cascades import decode
 from spec_cascades import types
 from spec_cascades import warp
-from spec_cascades.evaluation import parts
+from spec_cascades.evaluation import drafting
 from spec_cascades.evaluation import rules
 from spec_cascades.models import t5
 from spec_cascades.training import losses
@@ -59,7 +59,7 @@ class SpeculativeModel(models.EncoderDecoderModel):
   def __init__(self, module: Any, verifier_module: Any, *,
                rule: str = 'Lossless', alpha: float | None = None,
                temperature: float = 0.0, top_p: float = 1.0, top_k: int = 0,
-               drafter: str = rules.CHAIN, gamma: int = 5, **kwargs: Any):
+               drafter: str = drafting.CHAIN, gamma: int = 5, **kwargs: Any):
     """Checks everything; nothing is compiled.
 
     Args:
@@ -70,7 +70,7 @@ class SpeculativeModel(models.EncoderDecoderModel):
       temperature: Of both models; 0 is greedy.
       top_p: Of both models; 1 is off.
       top_k: Of both models; 0 is off.
-      drafter: A name in `rules.DRAFTERS`; some don't use the drafter's module.
+      drafter: A key of `drafting.KINDS`; some don't use the drafter's module.
       gamma: Tokens drafted a round.
       **kwargs: As of `EncoderDecoderModel`.
 
@@ -78,9 +78,9 @@ class SpeculativeModel(models.EncoderDecoderModel):
       ValueError: A value that is not allowed, or two that don't fit.
     """
     self._rule = rules.make(rule, alpha)
-    rules.check_drafter(drafter, self._rule, gamma)
-    if drafter in parts.READERS:
-      rest = ', '.join(x for x in rules.DRAFTERS if x not in parts.READERS)
+    drafting.check_name(drafter, self._rule, gamma)
+    if drafting.split(drafter)[1]:
+      rest = ', '.join(x for x, kind in drafting.KINDS.items() if not kind.read)
       raise ValueError(f'The drafter {drafter} reads a file of its own, which '
                        f'T5X has no place for; allowed: {rest}.')
     rules.check_sampling(temperature, top_p, top_k)
@@ -124,7 +124,7 @@ class SpeculativeModel(models.EncoderDecoderModel):
     b, length = batch['decoder_input_tokens'].shape
     pair = _Pair(*(_Side(lm, lm.pack(core.unfreeze(x))) for lm, x in zip(
         self._lms, (flax_mutables[VERIFIER], params))))
-    drafter, draft_params = rules.drafter(self._drafter, pair, self._gamma)
+    drafter, draft_params = drafting.make(self._drafter, pair, self._gamma)
     spec = decode.GenSpecSample(pair.verifier.lm, drafter, length + 1,
                                 eos=self.output_vocabulary.eos_id)
     prompt = types.Prompt(jnp.zeros((b, 1), jnp.int32), jnp.ones(b, jnp.int32),

@@ -14,6 +14,7 @@ ORDER = '''
   struct
   types
   check
+  fatal hosts
   cache warp
   targets verify
   judges

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int, Key
 from spec_cascades import check
 from spec_cascades import struct
 from spec_cascades import types
-from spec_cascades.drafters import chain
+from spec_cascades.drafters import growing
 from spec_cascades.models import features as features_lib
 
 
@@ -133,5 +133,5 @@ class Eagle(Follower):
     """A sampled chain, and q at every node that was visited."""
     hidden, cache = self.first(params, state, ctx)
     draft, cache = growing.grown(self.reader, params, cache, ctx, keys,
-                               self.length, first=hidden)
+                                 self.length, first=hidden)
     return draft, self.kept(state, cache)

@@ -69,7 +69,7 @@ class Decoder:
     self._job = job
     self._programs = programs_lib.Programs(job.pair, job.curves, eos=job.eos)
     self._prompts = programs_lib.Prompts(job.rows, job.buckets, job.seed,
-                                         job.pair.prompt)
+                                         job.pair.prompt, job.pair.verifier.lm)
     self._count = 0
 
   def prepare(self, decodes: Iterable[work.Decode],

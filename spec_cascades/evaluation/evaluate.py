@@ -13,13 +13,13 @@ from typing import Any, Callable, Iterator, Sequence
 
 from spec_cascades import check
 from spec_cascades.data import files
+from spec_cascades.evaluation import drafting
 from spec_cascades.evaluation import environment
 from spec_cascades.evaluation import host_tensorflow
 from spec_cascades.evaluation import pairs
 from spec_cascades.evaluation import points as points_lib
 from spec_cascades.evaluation import predict
 from spec_cascades.evaluation import programs as programs_lib
-from spec_cascades.evaluation import rules
 from spec_cascades.evaluation import seqio_tasks
 from spec_cascades.evaluation import sweep
 from spec_cascades.evaluation import timing
@@ -93,14 +93,15 @@ class Run:
     if (self.directory / RESULTS).exists():
       raise ValueError(f'{self.directory} holds an evaluation; choose another '
                        'OUTPUT_DIR or move it away.')
-    self.pair = pairs.load(chosen.verifier, chosen.drafter,
-                           dtype=chosen.dtype, progress=loading)
     alone = (points_lib.VERIFIER, points_lib.DRAFTER)
     self.points = points_lib.expand(
         chosen.curves, gamma=chosen.gamma, top_p=chosen.top_p,
         top_k=chosen.top_k, alone=alone[:1 + bool(chosen.drafter)])
-    for point in self.points:
-      rules.check_pair(point.drafter or rules.NULL, self.pair, point.gamma)
+    self.pair = drafting.supplied(
+        pairs.load(chosen.verifier, chosen.drafter, dtype=chosen.dtype,
+                   progress=loading),
+        [(point.drafter or drafting.NULL, point.gamma)
+         for point in self.points])
     self.engine = predict.Engine(
         self.pair, chosen.curves,
         [programs_lib.Bucket(*sizes) for sizes in chosen.buckets],

@@ -8,7 +8,9 @@ from typing import Any, Iterator, Mapping, Protocol
 
 import jax
 
+from spec_cascades import hosts
 from spec_cascades.evaluation import crew
+from spec_cascades.evaluation import dealing
 from spec_cascades.evaluation import decoding
 from spec_cascades.evaluation import environment
 from spec_cascades.evaluation import ray_cluster
@@ -41,7 +43,7 @@ class Executor(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class InProcess:
-  """Decodes here, one unit after the other."""
+  """Decodes here, one unit after the other; of several processes in each."""
 
   def check(self, sweep: Any) -> None:
     """Anything can be run here."""
@@ -55,6 +57,9 @@ class InProcess:
              source: crew.Source) -> Iterator[decoding.Outcome]:
     """Compiles all, then decodes; waits for units that other processes have."""
     del wanted
+    if hosts.count() > 1:
+      yield from dealing.deal(job, source)
+      return
     decoder = decoding.Decoder(job)
     yield from decoder.prepare(source.missing(), source.say)
     source.say('decoding')
@@ -120,11 +125,18 @@ class Ray:
 
   def check(self, sweep: Any) -> None:
     """Leaves accelerators to the workers; ValueError says what can't be run."""
+    if sweep.mesh.size > 1:
+      raise ValueError(f'Got workers of Ray and mesh={sweep.mesh}; allowed: '
+                       'one device a worker. Give it up, or start the script '
+                       'on every host (--coordinator).')
     if sweep.split or sweep.inspected:
       raise ValueError(
           f'Got split={sweep.split} and inspected={sweep.inspected}; allowed '
           'with Ray: False and 0. Ask the finished sweep for them without Ray, '
           "on a machine like the workers'.")
+    if hosts.count() > 1:
+      raise ValueError(f'Got {hosts.count()} processes and workers of Ray; '
+                       'allowed: one process, which Ray brings the others to.')
     ray_cluster.load()
     jax.config.update('jax_platforms', 'cpu')
     ray_cluster.connect(self)        # forks, so before JAX has threads

@@ -10,6 +10,7 @@ from typing import Any, Callable, Mapping
 from spec_cascades import checkpoints
 from spec_cascades.checkpoints import loading
 from spec_cascades.checkpoints import native
+from spec_cascades.evaluation import meshes
 from spec_cascades.evaluation import text
 from spec_cascades.models import layers
 from spec_cascades.models import reduced
@@ -97,12 +98,12 @@ def prompt_of(lm: Any) -> Callable[..., Any]:
 
 def encodes(lm: Any) -> bool:
   """Whether a model's input is an encoder's."""
-  return type(reduced.whole(lm)) is t5.T5
+  return type(meshes.bare(lm)) is t5.T5
 
 
 def load(verifier: str = str(SHIPPED / 'verifier'),
          drafter: str | None = str(SHIPPED / 'drafter'), *,
-         dtype: str = 'float32',
+         dtype: str = 'float32', mesh: meshes.Mesh = meshes.Mesh(),
          progress: Callable[..., Any] | None = None) -> Pair:
   """Reads one or two checkpoints of any format; by default the shipped pair.
 
@@ -110,11 +111,12 @@ def load(verifier: str = str(SHIPPED / 'verifier'),
     verifier: Path of the large model.
     drafter: Path of the small one, if any.
     dtype: Of weights, activations and caches: one of `DTYPES`.
+    mesh: Where they lie; devices get their shards as they are read.
     progress: See `checkpoints.loading.load`.
 
   Raises:
     ValueError: A path does not hold a model with a tokenizer, the vocabularies
-      differ, or the dtype is unknown.
+      differ, the dtype is unknown, or there are too few devices.
   """
   if dtype not in DTYPES:
     raise ValueError(f'Got dtype {dtype!r}; allowed: {", ".join(DTYPES)}.')
@@ -128,7 +130,8 @@ def load(verifier: str = str(SHIPPED / 'verifier'),
     _check_same(digests, paths)
   read = functools.partial(_own if own else _foreign, dtype=dtype,
                            progress=progress)
-  found = list(map(read, paths))
+  layouts = mesh.layouts() or (None, None)
+  found = [read(path, layout=on) for path, on in zip(paths, layouts)]
   models, vocabularies = zip(*found)
   if not own:
     digests = [pieces_digest(words, model.lm.vocab_size)
@@ -174,27 +177,35 @@ def computing(lm: Any, dtype: str) -> Any:
       lm, config=dataclasses.replace(lm.config, dtype=dtype))
 
 
-def _own(path: str, *, dtype: str, progress) -> tuple[Model, Any]:
-  lm, params, vocabulary = loading.load(native.source(path), dtype=dtype,
-                                        progress=progress)
+def _own(path: str, *, dtype: str, progress, layout) -> tuple[Model, Any]:
+  lm, params, vocabulary = _read(native.source(path), dtype, progress, layout)
   config = native.read_config(path)
   # A name to show: debian_ende/verifier, say.
   name = '/'.join(pathlib.Path(path).expanduser().resolve().parts[-2:])
-  return Model(name, computing(lm, dtype), params, native.digest(path),
+  return Model(name, lm, params, native.digest(path),
                config['max_input_length']), vocabulary
 
 
-def _foreign(path: str, *, dtype: str, progress) -> tuple[Model, Any]:
+def _foreign(path: str, *, dtype: str, progress, layout) -> tuple[Model, Any]:
   source = checkpoints.source_of(path)
-  lm, params, tokenizer = loading.load(source, dtype=dtype, progress=progress)
+  lm, params, tokenizer = _read(source, dtype, progress, layout)
   if tokenizer is None:
     how = ('convert it again, with --vocabulary'
            if native.recognises(pathlib.Path(path).expanduser()) else
            'put its tokenizer.json or SentencePiece model beside the weights')
     raise ValueError(f'{path} holds no tokenizer; {how}.')
   place = pathlib.Path(path).expanduser()
-  return Model(place.name, computing(lm, dtype), params, _digest(place),
+  return Model(place.name, lm, params, _digest(place),
                loading.max_input_length(source, tokenizer)), tokenizer
+
+
+def _read(source, dtype, progress, layout):
+  """A checkpoint, its model computing in `dtype`, on a mesh if there is one."""
+  where = layout and functools.partial(
+      layout.parameter, config=source.lm.config)
+  lm, params, words = loading.load(source, dtype=dtype, progress=progress,
+                                   sharding=where)
+  return meshes.placed(computing(lm, dtype), layout), params, words
 
 
 def digest(path: str) -> str:

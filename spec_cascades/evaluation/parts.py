@@ -1,54 +1,117 @@
-"""What drafters that are no models are given, read by the drafter's name."""
+"""The parts of a decode as programs: prefill, draft, score and verdict.
+
+Each runs its part `STEPS` times, and every time on what the time before has
+found: a compiler can't do it once for all, and a call from the host costs next
+to nothing beside it.
+"""
 from __future__ import annotations
 
-import dataclasses
-import hashlib
-import pathlib
-from typing import Mapping
+import functools
+from typing import Any
 
-from spec_cascades.evaluation import costs
-from spec_cascades.evaluation import datastores
-from spec_cascades.evaluation import pairs
-from spec_cascades.evaluation import skipping
+import jax
+import jax.numpy as jnp
 
+from spec_cascades import decode
+from spec_cascades import types
+from spec_cascades import warp as warp_lib
+from spec_cascades.evaluation import timing
 
-def datastore(path: str, pair: pairs.Pair) -> pairs.Part:
-  """A text and its suffixes, see scripts/build_datastore.py."""
-  return pairs.Part(*datastores.read(path, pair.vocabulary_sha256,
-                                     pair.verifier.lm.vocab_size))
-
-
-def step_costs(path: str, pair: pairs.Pair) -> pairs.Part:
-  """Times of steps, see scripts/benchmark.py steps --output."""
-  del pair
-  place = pathlib.Path(path).expanduser()
-  times = costs.read(place).times
-  return pairs.Part(times, hashlib.sha256(place.read_bytes()).hexdigest())
+STEPS = 24
+PARTS = {
+    'prefill': 'reading the prompt, with all models',
+    'drafting': 'the drafter, its sampling included',
+    'verification': 'the verifier on the draft, logits included',
+    'sampling': 'warp, rule and verdict on these logits'}
 
 
-def left_out(path: str, pair: pairs.Pair) -> pairs.Part:
-  """Sublayers to draft without, see scripts/search_layers.py."""
-  skipped = skipping.read(path, pair.verifier.sha256, pair.verifier.lm)
-  digest = hashlib.sha256(repr(skipped).encode()).hexdigest()
-  return pairs.Part(skipped, digest)
+def _blank(shapes: Any) -> Any:
+  """Zeros of the shapes that `jax.eval_shape` has found."""
+  return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
 
 
-READERS = dict(rest=datastore, adaptive=step_costs, sublayers=left_out)
+@functools.partial(jax.jit, static_argnums=0)
+def _prefills(steps, spec, params, draft_params, prompt, keys):
+  """Reads a prompt, again and again; caches, tokens and lengths."""
+  def read(prompt):
+    state = spec.init(params, draft_params, prompt, keys)
+    return state.cache, state.drafter, state.tokens, state.lengths
+
+  def body(_, found):
+    # Depends on what was found before, or it would be found but once.
+    one = jnp.ravel(jax.tree.leaves(found[0])[0])[0]
+    zero = (one.astype(jnp.float32) < -1e30).astype(jnp.int32)
+    return read(jax.tree.map(lambda x: x + zero, prompt))
+
+  return jax.lax.fori_loop(0, steps, body, _blank(jax.eval_shape(read, prompt)))
 
 
-def added(pair: pairs.Pair, paths: Mapping[str, str]) -> pairs.Pair:
-  """A pair with what its drafters need besides.
+@functools.partial(jax.jit, static_argnums=0)
+def _drafts(steps, spec, draft_params, found, keys, target, warp):
+  """Drafts, each from the last token of the draft before; the last one."""
+  cache, drafter, tokens, lengths = found
+
+  def propose(i, drafter, tokens):
+    own, _ = decode.round_keys(keys, jnp.full(len(keys), i))
+    ctx = types.Context(tokens, lengths, cache, warp, target.uses_q)
+    return spec.drafter.propose(draft_params, drafter, ctx, own)
+
+  def body(i, carry):
+    draft, drafter = propose(i, *carry[1:])
+    row = jnp.arange(len(lengths))
+    tokens = carry[2].at[row, lengths - 1].set(draft.tree.tokens[:, -1])
+    return draft, drafter, tokens
+
+  draft, _ = jax.eval_shape(propose, jnp.int32(0), drafter, tokens)
+  return jax.lax.fori_loop(0, steps, body, (_blank(draft), drafter, tokens))[0]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _scores(steps, spec, params, cache, tree):
+  """Scores a draft, then what is likeliest after each node of it, and so on."""
+  def body(_, carry):
+    nodes = tree.replace(tokens=warp_lib.argmax(carry[0]))
+    hidden, cache = spec.lm.extend(params, carry[1], nodes)
+    return spec.lm.head(params, hidden), cache
+
+  first = jax.nn.one_hot(tree.tokens, spec.lm.vocab_size)
+  return jax.lax.fori_loop(0, steps, body, (first, cache))[0]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _verdicts(steps, spec, draft, logits, keys, target, warp):
+  """Judges a draft; a verdict adds next to nothing to q and p of the next."""
+  def body(i, nudge):
+    _, own = decode.round_keys(keys, jnp.full(len(keys), i))
+    q = jax.tree.map(lambda x: x + nudge, draft.prediction)
+    p = warp(logits + nudge)
+    verdict = jax.vmap(spec.verify)(own, draft.replace(prediction=q), p,
+                                    target(q, p).pi)
+    return 1e-30 * verdict.next_token[0].astype(jnp.float32)
+
+  return jax.lax.fori_loop(0, steps, body, jnp.float32(0))
+
+
+def seconds(loop: tuple[Any, Any, Any], prompt: types.Prompt,
+            keys: jax.Array, chosen: tuple[Any, Any]) -> dict[str, float]:
+  """Of each of `PARTS`, once; the first call with such a loop compiles.
 
   Args:
-    pair: The models.
-    paths: By the name of a drafter, a key of `READERS`, where to read.
-
-  Raises:
-    ValueError: Another name, or a path that does not hold what it should.
+    loop: A `GenSpecSample` and the parameters of both models.
+    prompt: Of one text.
+    keys: Its own.
+    chosen: Target and warp.
   """
-  for name in paths:
-    if name not in READERS:
-      raise ValueError(f'Got a part for the drafter {name!r}; allowed: '
-                       f'{", ".join(READERS)}.')
-  found = {name: READERS[name](path, pair) for name, path in paths.items()}
-  return dataclasses.replace(pair, parts={**pair.parts, **found})
+  spec, params, draft_params = loop
+  took = {}
+
+  def timed(part, function, *args):
+    seconds, out = timing.timed(function, STEPS, spec, *args)
+    took[part] = seconds / STEPS
+    return out
+
+  found = timed('prefill', _prefills, params, draft_params, prompt, keys)
+  draft = timed('drafting', _drafts, draft_params, found, keys, *chosen)
+  logits = timed('verification', _scores, params, found[0], draft.tree)
+  timed('sampling', _verdicts, draft, logits, keys, *chosen)
+  return took

@@ -8,6 +8,7 @@ import re
 from typing import Any, Callable, Mapping, Sequence
 
 from spec_cascades import targets
+from spec_cascades.evaluation import drafting
 from spec_cascades.evaluation import rules
 
 MAX_POINTS = 500
@@ -22,7 +23,7 @@ class Curve:
     rule: A class of `spec_cascades.targets` or `baselines`, or one like it.
     alphas: Its thresholds; empty for a rule without one.
     temperatures: Each alpha is run at each; 0 is greedy.
-    drafter: A name in `rules.DRAFTERS`.
+    drafter: A key of `drafting.KINDS`, with a path where it reads one.
     name: What the plot calls it; the rule's name if empty.
     gammas: Draft lengths, each a line of its own; empty: the sweep's.
   """
@@ -82,7 +83,7 @@ def expand(curves: Sequence[Curve], *, gamma: int, top_p: float = 1.0,
       rules.check_alpha(curve.rule, alpha)
     for own, heat, alpha in itertools.product(
         curve.gammas or (gamma,), curve.temperatures, curve.alphas or (None,)):
-      drafter, length = rules.drafting(curve.rule, curve.drafter, own)
+      drafter, length = drafting.of_curve(curve.rule, curve.drafter, own)
       name = curve.name or method_name(curve.rule)
       points.append(Point(
           f'{name}, gamma {own}' if len(curve.gammas) > 1 else name,

@@ -21,6 +21,8 @@ from spec_cascades import decode
 from spec_cascades import targets
 from spec_cascades import warp as warp_lib
 from spec_cascades.drafters import null
+from spec_cascades.evaluation import drafting
+from spec_cascades.evaluation import meshes
 from spec_cascades.evaluation import pairs
 from spec_cascades.evaluation import points as points_lib
 from spec_cascades.evaluation import rules
@@ -125,7 +127,7 @@ class Programs:
       drafter, draft_params = null.Null(), None
     else:
       model = self._pair.verifier
-      drafter, draft_params = rules.drafter(
+      drafter, draft_params = drafting.make(
           name.drafter, self._pair, name.gamma)
     spec = decode.GenSpecSample(model.lm, drafter, room, eos=self._eos)
     return spec, model.params, draft_params
@@ -177,15 +179,18 @@ class Prompts:
     buckets: To choose from.
     seed: Of the keys, one an example.
     make: How tokens become a prompt.
+    lm: Who reads them; if it lies on a mesh, they do, in rows that can be dealt
+      out evenly.
 
   Raises:
     ValueError: An example that no bucket holds.
   """
 
   def __init__(self, rows: Sequence[Sequence[int]], buckets: Sequence[Bucket],
-               seed: int, make: Callable[..., Any] = text.encoder_prompt):
+               seed: int, make: Callable[..., Any] = text.encoder_prompt,
+               lm: Any = None):
     self.buckets = [bucket_of(len(row), buckets) for row in rows]
-    self._rows, self._make = rows, make
+    self._rows, self._make, self._lm = rows, make, lm
     self._keys = decode.row_keys(seed, range(len(rows)))
     # Made once: the clock must not see it.
     self._one = functools.lru_cache(maxsize=None)(self._of)
@@ -193,13 +198,15 @@ class Prompts:
   def __call__(self, *examples: int, size: int = 1
                ) -> tuple[Bucket, Any, jax.Array]:
     """Bucket, prompt and keys of examples of one bucket, in `size` rows."""
+    size += -size % meshes.groups(self._lm)
     return self._one(examples + examples[:1] * (size - len(examples)))
 
   def _of(self, examples):
     bucket, = {self.buckets[i] for i in examples}
     prompt = self._make([self._rows[i] for i in examples], bucket.width)
-    return jax.block_until_ready((bucket, prompt, self._keys[
-        np.array(examples)]))
+    prompt, keys = meshes.rows(
+        self._lm, (prompt, self._keys[np.array(examples)]))
+    return jax.block_until_ready((bucket, prompt, keys))
 
 
 def outputs_of(state: decode.State, starts: Sequence[int] = (1,)

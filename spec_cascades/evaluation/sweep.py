@@ -3,24 +3,25 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-from typing import Any, Callable, Mapping, Sequence
+from typing import Any, Callable, Sequence
 
 from spec_cascades.evaluation import asking as asking_lib
 from spec_cascades.evaluation import choosing
+from spec_cascades.evaluation import dealing
 from spec_cascades.evaluation import decoding
 from spec_cascades.evaluation import details
+from spec_cascades.evaluation import drafting
 from spec_cascades.evaluation import examples as examples_lib
 from spec_cascades.evaluation import executors
 from spec_cascades.evaluation import forced
 from spec_cascades.evaluation import journal as journal_lib
 from spec_cascades.evaluation import measured
+from spec_cascades.evaluation import meshes
 from spec_cascades.evaluation import pairs
-from spec_cascades.evaluation import parts
 from spec_cascades.evaluation import points as points_lib
 from spec_cascades.evaluation import programs as programs_lib
 from spec_cascades.evaluation import qualities
 from spec_cascades.evaluation import results
-from spec_cascades.evaluation import rules
 from spec_cascades.evaluation import sources
 from spec_cascades.evaluation import summary
 from spec_cascades.evaluation import tensorboard
@@ -41,7 +42,6 @@ class Sweep:
     curves: Rules and thresholds; both models alone are always run.
     verifier: Checkpoint of the large model.
     drafter: Checkpoint of the small model; None: curves need none.
-    parts: Paths of what other drafters need, such as {'rest': 'a/datastore'}.
     dtype: Of both models' weights, activations and caches, in `pairs.DTYPES`.
     asking: How a source becomes a prompt, for decoder-only models.
     data: Path of a tab-separated file, or one of `sources`.
@@ -61,6 +61,8 @@ class Sweep:
     tensorboard: Write each finished point for TensorBoard, too, through clu.
     split: Whether to time the parts of a decode, too: more programs to compile.
     inspected: How many texts to show with the origin of every token, too.
+    mesh: Devices of each process that decode together. Part of the
+      configuration if it is not one device.
     executor: Who decodes: this process, or workers on other machines. It is no
       part of the configuration: one may go on where another was stopped.
   """
@@ -68,7 +70,6 @@ class Sweep:
   curves: Sequence[points_lib.Curve]
   verifier: str = str(pairs.SHIPPED / 'verifier')
   drafter: str | None = str(pairs.SHIPPED / 'drafter')
-  parts: Mapping[str, str] | None = None
   dtype: str = 'float32'
   asking: asking_lib.Asking = asking_lib.Asking()
   data: Any = str(examples_lib.SOFTWARE_DOCS)
@@ -86,6 +87,7 @@ class Sweep:
   tensorboard: bool = False
   split: bool = False
   inspected: int = 0
+  mesh: meshes.Mesh = meshes.Mesh()
   executor: executors.Executor = executors.InProcess()
 
   def __post_init__(self):
@@ -105,6 +107,10 @@ class Sweep:
     if type(self.inspected) is not int or self.inspected < 0:
       raise ValueError(f'Got inspected={self.inspected!r}; allowed: a whole '
                        'number of texts from 0.')
+    if self.mesh.size > 1 and (self.split or self.inspected):
+      raise ValueError(f'Got mesh={self.mesh} and split={self.split}, '
+                       f'inspected={self.inspected}; allowed on several '
+                       'devices: False and 0.')
     if not isinstance(self.top_k, int):
       raise ValueError(f'Got top_k={self.top_k!r}; allowed: whole numbers.')
     if isinstance(self.executor, (type, str)):
@@ -144,11 +150,10 @@ class Run:
                           sweep.batch)
     # Refuses now what can't be measured here, rather than after the decoding.
     self.quality.parts([''], [self.examples[0].references])
-    self.pair = parts.added(
+    self.pair = drafting.supplied(
         pairs.load(sweep.verifier, sweep.drafter, dtype=sweep.dtype,
-                   progress=loading), sweep.parts or {})
-    for point in points:
-      rules.check_pair(point.drafter or rules.NULL, self.pair, point.gamma)
+                   mesh=sweep.mesh, progress=loading),
+        [(point.drafter or drafting.NULL, point.gamma) for point in points])
     self.buckets = [programs_lib.Bucket(*pair) for pair in sweep.buckets]
     words = self.pair.vocabulary
     self.eos = sweep.asking.end_token(words)
@@ -170,7 +175,9 @@ class Run:
 
   def _inputs(self) -> dict[str, Any]:
     """What every point's content key covers besides the point itself."""
+    mesh = self.sweep.mesh
     return dict(
+        **({'mesh': dataclasses.asdict(mesh)} if mesh.size > 1 else {}),
         schema=results.SCHEMA, code=results.code_digest(),
         data=examples_lib.digest(self.examples),
         verifier=self.pair.verifier.sha256,
@@ -191,6 +198,7 @@ class Run:
     Raises:
       ValueError: Not one point could be decoded.
     """
+    dealing.agree(self.configuration)
     journal = journal_lib.Journal(self.directory / JOURNAL, self.configuration)
     try:
       if not any(note['kind'] == 'started' for note in journal.notes):
@@ -205,6 +213,8 @@ class Run:
         at_work = worker.Worker(self, journal, publish, progress)
         at_work()
         failed, spent = at_work.failed, at_work.spent
+      else:
+        dealing.skip()
       out = summary.summarise(
           figures, journal.records, self.common(journal),
           self.costs(journal, programs), _compilations(journal),
@@ -223,6 +233,11 @@ class Run:
     if not out.rows:
       raise ValueError(f'No point could be decoded. {out.failures[0]}')
     return dataclasses.replace(out, spent=spent)
+
+  def help_out(self) -> int:
+    """Decodes for the first process, which calls the sweep; how many units."""
+    dealing.agree(self.configuration)
+    return dealing.help_out(self.job)
 
   def job(self) -> decoding.Job:
     """What an executor needs to decode."""
@@ -266,7 +281,7 @@ class Run:
                    for i in range(len(self.examples))] for key in self.points}
     programs = programs_lib.Programs(self.pair, self.sweep.curves, eos=self.eos)
     drafted = [key for key, point in self.points.items()
-               if point.drafter == rules.CHAIN
+               if point.drafter == drafting.CHAIN
                and not programs.name(point).baseline]
     return {key: measure(
         self.pair, self.rows, texts[key], *programs.chosen(self.points[key]))

@@ -9,7 +9,9 @@ import jax.numpy as jnp
 from spec_cascades import check
 from spec_cascades import decode
 from spec_cascades import warp as warp_lib
+from spec_cascades.evaluation import drafting
 from spec_cascades.evaluation import examples
+from spec_cascades.evaluation import meshes
 from spec_cascades.evaluation import pairs
 from spec_cascades.evaluation import rules
 from spec_cascades.evaluation import stream
@@ -24,7 +26,7 @@ class Settings:
 
   Attributes:
     rule: A name in `rules.RULES`.
-    drafter: A name in `rules.DRAFTERS`.
+    drafter: A key of `drafting.KINDS`, with a path where it reads one.
     alpha: The rule's threshold; its default if None.
     gamma: Tokens drafted a round.
     temperature: Of both models; 0 is greedy.
@@ -45,7 +47,7 @@ class Settings:
 
   def __post_init__(self):
     target = rules.make(self.rule, self.alpha)
-    rules.check_drafter(self.drafter, target, self.gamma)
+    drafting.check_name(self.drafter, target, self.gamma)
     rules.check_sampling(self.temperature, self.top_p, self.top_k)
     check.interval('seed', self.seed, 0, 2**32 - 1)
     check.interval('max_length', self.max_length, 1, 10**6,
@@ -72,7 +74,7 @@ class Translator:
 
   def __init__(self, pair: pairs.Pair, settings: Settings, *,
                max_input_length: int | None = None):
-    rules.check_pair(settings.drafter, pair, settings.gamma)
+    pair = drafting.supplied(pair, [(settings.drafter, settings.gamma)])
     self._pair, self._settings = pair, settings
     self.limit = pair.max_input_length
     if max_input_length is not None:
@@ -92,17 +94,21 @@ class Translator:
       index: Of the text; it and the seed fix the random numbers.
     """
     chosen, vocabulary = self._settings, self._pair.vocabulary
-    drafter, draft_params = rules.drafter(
+    drafter, draft_params = drafting.make(
         chosen.drafter, self._pair, chosen.gamma)
     width = next((w for w in WIDTHS if len(tokens) <= w), len(tokens))
-    prompt = self._pair.prompt([tokens], width)
+    lm = self._pair.verifier.lm
+    copies = meshes.groups(lm)         # groups of devices share no row
+    prompt, keys = meshes.rows(lm, (
+        self._pair.prompt([tokens] * copies, width),
+        decode.row_keys(chosen.seed, [index] * copies)))
     spec = decode.GenSpecSample(
-        self._pair.verifier.lm, drafter,
-        chosen.max_length + prompt.prefix.shape[1], eos=vocabulary.ends[0])
+        lm, drafter, chosen.max_length + prompt.prefix.shape[1],
+        eos=vocabulary.ends[0])
     shown, left = stream.Detokenizer(vocabulary), chosen.max_length
     for done in decode.stream(
         spec, self._pair.verifier.params, draft_params, prompt,
-        decode.row_keys(chosen.seed, [index]), self._target(), self._warp()):
+        keys, self._target(), self._warp()):
       # A short prompt leaves room for more than max_length, and the loop knows
       # one end only.
       new = _cut(done.tokens[0][:left], vocabulary.ends)

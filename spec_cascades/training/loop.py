@@ -13,6 +13,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from spec_cascades import check
+from spec_cascades import hosts
 from spec_cascades.checkpoints import converting
 from spec_cascades.checkpoints import orbax
 from spec_cascades.evaluation import tensorboard
@@ -109,8 +110,8 @@ class Run:
     decay: Of the rate after its warm-up: `optimizers.rsqrt`, say.
     freeze: Regular expressions; parameters whose path one of them matches stay
       as they are: ('token_embedder/',).
-    mesh: Devices that batches are split over, and parameters, see `sharding`.
-      A run may go on on another mesh.
+    mesh: Devices that batches are split over, and parameters, see `sharding`:
+      of all processes. A run may go on on another mesh.
   """
   lm: Any
   corpus: data_lib.ParallelText
@@ -133,7 +134,8 @@ def train(run: Run, *, log: Callable[[str], None] = print
   """Trains `run.lm`; the same call resumes an interrupted run.
 
   SIGTERM saves and returns early. Metrics go to metrics.jsonl in `model_dir`,
-  and what `checkpoints.load` needs besides goes to model.json there.
+  and what `checkpoints.load` needs besides goes to model.json there. Several
+  processes call it alike, with a `model_dir` that all of them see.
 
   Args:
     run: What to do.
@@ -145,6 +147,7 @@ def train(run: Run, *, log: Callable[[str], None] = print
       finite, a checkpoint that can't be read or written.
   """
   corpus, recipe = run.corpus, run.recipe
+  log = log if hosts.first() else _silent
   start.check(run.lm, corpus, recipe.max_length)
   sharding.layout(run.mesh, run.lm)
   if run.online is None:
@@ -165,11 +168,17 @@ def train(run: Run, *, log: Callable[[str], None] = print
   options = ocp.CheckpointManagerOptions(max_to_keep=recipe.keep)
   with ocp.CheckpointManager(folder / start.SAVES, options=options) as saves:
     state, memory = _start(run, update, saves, lessons.fresh(), log)
-    orbax.describe(folder, run.lm, converting.files_of(corpus.vocabulary),
-                   state.params)
-    with progress_lib.Progress(folder, log, total=recipe.steps,
+    if hosts.first():
+      orbax.describe(folder, run.lm, converting.files_of(corpus.vocabulary),
+                     state.params)
+    with progress_lib.Progress(folder if hosts.first() else None, log,
+                               total=recipe.steps,
                                tensorboard=recipe.tensorboard) as progress:
       return _run(run, update, state, memory, lessons, guide, saves, progress)
+
+
+def _silent(line: str) -> None:
+  del line
 
 
 def _check_texts(run):
@@ -284,15 +293,21 @@ def _chunks(array: Any) -> ocp.SaveArgs:
 
 
 class _Terminated:
-  """Remembers a SIGTERM, so that the loop can save and stop."""
+  """Remembers a SIGTERM, so that the loop can save and stop: all processes."""
 
   def __init__(self):
     self.received = False
-    signal.signal(signal.SIGTERM, self._note)
+    if hosts.count() == 1:
+      signal.signal(signal.SIGTERM, self._note)
 
   def _note(self, number, frame):
     del number, frame
     self.received = True
+
+  def __call__(self, step: int) -> bool:
+    """Asked before every step."""
+    self.received = self.received or hosts.ending(step)
+    return self.received
 
 
 def _run(run, update, state, memory, lessons, teacher, saves, progress):
@@ -315,13 +330,15 @@ def _run(run, update, state, memory, lessons, teacher, saves, progress):
       if step == recipe.steps or terminated.received:
         saves.wait_until_finished()
 
-  while steps.step < recipe.steps and not terminated.received:
+  while steps.step < recipe.steps and not terminated(steps.step):
     steps.advance()
     if steps.due(recipe.eval_every):
       steps.settle()
       with progress.paused():
-        progress.found(steps.step, *lessons.score(
-            steps.state.params, teacher, steps.memory))
+        found = hosts.alone(lessons.score, steps.state.params, teacher,
+                            steps.memory)
+        if found is not None:
+          progress.found(steps.step, *found)
     if steps.step % recipe.save_every == 0:
       save()
   save()

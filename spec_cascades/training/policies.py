@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from spec_cascades import check
+from spec_cascades import hosts
 from spec_cascades import targets
 from spec_cascades import warp
 from spec_cascades.evaluation import text
@@ -55,6 +56,7 @@ class OnPolicy:
     """
     if not self.chosen(step):
       return batch
+    params = hosts.local(params)        # each process decodes for itself
     (rows, width), length = batch['inputs'].shape, batch['targets'].shape[1]
     inputs = [row[:n].tolist() for row, n in zip(
         batch['inputs'], batch['input_lengths'])]

@@ -19,17 +19,17 @@ class Progress:
   """Means of steps since the last line, and the time that is left.
 
   Args:
-    folder: Gets the files.
+    folder: Gets the files; None writes none.
     log: Receives lines.
     total: Steps in all.
     tensorboard: Whether to write events beside `FILE`.
   """
 
-  def __init__(self, folder: pathlib.Path, log: Callable[[str], None], *,
+  def __init__(self, folder: pathlib.Path | None, log: Callable[[str], None], *,
                total: int, tensorboard: bool):
     self._folder, self._log, self._total = folder, log, total
     self._writer = None
-    if tensorboard:
+    if tensorboard and folder is not None:
       self._writer = tensorboard_lib.writer(folder / tensorboard_lib.FOLDER)
     self._steps: list[Mapping[str, Any]] = []
     self._since = time.time()
@@ -97,6 +97,8 @@ class Progress:
     self._since += time.time() - began
 
   def _record(self, step: int, figures: Mapping[str, float]) -> None:
+    if self._folder is None:
+      return
     with (self._folder / FILE).open('a', encoding='utf-8') as file:
       file.write(json.dumps(dict(step=step, **figures, time=time.time())) +
                  '\n')

@@ -2,7 +2,8 @@
 
 `spec_cascades.sharding` says where arrays lie; what an optimiser keeps for a
 parameter lies as the parameter does if it has its shape, and whole on each
-device if not (Adafactor's rows and columns).
+device if not (Adafactor's rows and columns). With several processes the mesh is
+of all their devices, and each puts its own part of every array there.
 """
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ import jax
 import numpy as np
 
 from spec_cascades import check
+from spec_cascades import hosts
 from spec_cascades import sharding
 from spec_cascades.models import reduced
 
@@ -26,8 +28,8 @@ def layout(shape: tuple[int, int], *lms: Any) -> sharding.Layout:
     *lms: A student and its teacher, say.
 
   Raises:
-    ValueError: There are not so many devices, or `model` does not divide the
-      heads, the MLPs or the vocabulary of a model.
+    ValueError: There are not so many devices, or other processes have more, or
+      `model` does not divide the heads, the MLPs or the vocabulary of a model.
   """
   if len(shape) != 2:
     raise ValueError(f'Got mesh={tuple(shape)}; allowed: (data, model), such '
@@ -38,6 +40,10 @@ def layout(shape: tuple[int, int], *lms: Any) -> sharding.Layout:
   if count > len(there):
     raise ValueError(f'Got mesh={tuple(shape)}, which takes {count} devices; '
                      f'there are {len(there)}. Give a smaller one.')
+  if hosts.count() > 1 and count < len(there):
+    raise ValueError(f'Got mesh={tuple(shape)} and {hosts.count()} processes '
+                     f'that have {len(there)} devices in all; allowed: meshes '
+                     f'of all of them, such as ({len(there)}, 1).')
   for lm in map(reduced.whole, lms):
     sizes = dict(heads=lm.config.num_heads, mlp=lm.config.mlp_dim,
                  vocab=lm.vocab_size)
@@ -66,7 +72,18 @@ def like(lm: Any, shapes: Any, on: sharding.Layout) -> Any:
 
 def place(lm: Any, tree: Any, on: sharding.Layout) -> Any:
   """Parameters, or a `TrainState`, on the devices, see `like`."""
-  return jax.device_put(tree, on.parameters(tree, reduced.whole(lm).config))
+  return _put(tree, on.parameters(tree, reduced.whole(lm).config))
+
+
+def _put(tree, shardings):
+  """Arrays that every process has, each with its own part on its devices."""
+  if hosts.count() == 1:
+    return jax.device_put(tree, shardings)
+
+  def put(x, where):
+    whole = np.asarray(x)
+    return jax.make_array_from_callback(whole.shape, where, whole.__getitem__)
+  return jax.tree.map(put, tree, shardings)
 
 
 def batch(arrays: dict[str, np.ndarray],
@@ -81,4 +98,4 @@ def batch(arrays: dict[str, np.ndarray],
     arrays = {name: np.pad(x, ((0, short),) + ((0, 0),) * (np.ndim(x) - 1),
                            mode='edge') for name, x in arrays.items()}
     arrays['weights'][rows:] = 0
-  return jax.device_put(arrays, on.by_row(arrays))
+  return _put(arrays, on.by_row(arrays))

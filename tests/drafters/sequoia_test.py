@@ -10,7 +10,7 @@ import pytest
 
 from spec_cascades import check, decode, exact, targets, theory, types
 from spec_cascades.drafters import sequoia, tree
-from spec_cascades.evaluation import forced, rules, shapes, text
+from spec_cascades.evaluation import forced, drafting, shapes, text
 from spec_cascades.warp import Warp
 from tests.common import LM, P, PREFIX, Q, keys, prompt
 
@@ -125,15 +125,15 @@ def test_a_shape_is_saved_and_drafted_with(tmp_path):
   assert shapes.read(path) == best
   pair = python_types.SimpleNamespace(
       drafter=python_types.SimpleNamespace(lm=LM, params=Q))
-  rules.check_drafter(f'tree:{path}', LOSSLESS, 3)
-  made, params = rules.drafter(f'tree:{path}', pair, 3)
+  drafting.check_name(f'tree:{path}', LOSSLESS, 3)
+  made, params = drafting.make(f'tree:{path}', pair, 3)
   assert made.parents == best.parents and params is Q
   for bad in ('{"parents": [-1, 5]}', '{}', '[]', '{"parents": "x"}', 'x'):
     path.write_text(bad)
     with pytest.raises(ValueError, match='does not hold the shape of a tree'):
-      rules.drafter(f'tree:{path}', pair, 3)
+      drafting.make(f'tree:{path}', pair, 3)
   with pytest.raises(ValueError, match='names a file; allowed: for tree'):
-    rules.check_drafter('chain:x', LOSSLESS, 3)
+    drafting.check_name('chain:x', LOSSLESS, 3)
 
 
 def test_what_makes_no_tree_is_refused():

@@ -6,9 +6,8 @@ import pytest
 from spec_cascades import targets
 from spec_cascades.evaluation import asking
 from spec_cascades.evaluation import pairs
-from spec_cascades.evaluation import parts
 from spec_cascades.evaluation import points
-from spec_cascades.evaluation import rules
+from spec_cascades.evaluation import drafting
 from spec_cascades.evaluation import sweep as sweep_lib
 from tests import ggufs
 from tests.evaluation.sweep_run_test import Bar
@@ -88,10 +87,10 @@ def test_drafters_that_need_a_model_are_refused(sweep, tmp_path):
   with pytest.raises(ValueError, match='chain needs a small model'):
     sweep_lib.Run(other)
   pair = pairs.load(sweep.verifier, None)
-  for name in set(rules.WITHOUT_MODEL) - set(parts.READERS):
-    rules.check_pair(name, pair, 4)
-  with pytest.raises(ValueError, match='rest needs a path'):
-    rules.check_pair('rest', pair, 4)
+  alone = [name for name, kind in drafting.KINDS.items()
+           if not (kind.small or kind.needs)]
+  assert {'null', 'ngram', 'skip', 'exit'} <= set(alone)
+  drafting.supplied(pair, [(name, 4) for name in alone])
 
 
 def test_prompts_are_texts_with_a_source(path):

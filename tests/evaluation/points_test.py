@@ -33,7 +33,7 @@ def test_both_models_alone_run_at_every_temperature():
     (Curve(targets.TokenV3, (math.nan,)), {}, 'nan'),
     (Curve(targets.Lossless, (.1,)), {}, 'takes no alpha'),
     (Curve(targets.Diff), {}, 'needs an alpha'),
-    (Curve(targets.Diff, (.1,), drafter='medusa'), {}, "'medusa'; allowed"),
+    (Curve(targets.Diff, (.1,), drafter='dream'), {}, "'dream'; allowed"),
     (Curve(targets.Diff, (.1,), drafter='ngram'), {}, 'take the drafter chain'),
     (Curve(targets.Lossless), dict(gamma=0), 'gamma'),
     (Curve(targets.Lossless), dict(gamma=2.5), 'whole numbers'),

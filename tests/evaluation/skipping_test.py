@@ -7,7 +7,7 @@ import pytest
 import tinypair
 from spec_cascades import decode, targets, theory, warp
 from spec_cascades.drafters import chain
-from spec_cascades.evaluation import examples, pairs, parts, rules, skipping
+from spec_cascades.evaluation import drafting, examples, pairs, skipping
 from spec_cascades.models import skip
 
 pytest.importorskip('optuna', reason='needs requirements-search.txt')
@@ -86,8 +86,8 @@ def test_a_search_finds_what_is_best_of_its_trials_and_goes_on(
   first = [part for part in skip.sublayers(search.lm) if part[0] % 2]
   tried = skip.without(search.lm, found['skipped']).config.skipped
   assert found['speedup'] >= search.speedup(first) or tuple(first) == tried
-  pair = parts.added(pairs.load(path, None), {'sublayers': str(tmp_path)})
-  drafter, params = rules.drafter('sublayers', pair, GAMMA)
+  pair = pairs.load(path, None)
+  drafter, params = drafting.make(f'sublayers:{tmp_path}', pair, GAMMA)
   assert drafter.chain.lm.config.skipped == tried
   assert params is pair.verifier.params
 
@@ -102,6 +102,6 @@ def test_what_does_not_fit_is_refused(search, path, tmp_path, change, what):
   change(said)
   (tmp_path / 'skipped.json').write_text(json.dumps(said), encoding='utf-8')
   with pytest.raises(ValueError, match=what):
-    parts.added(pair, {'sublayers': str(tmp_path / 'skipped.json')})
+    drafting.make(f'sublayers:{tmp_path}/skipped.json', pair, GAMMA)
   with pytest.raises(ValueError, match='No skipped.json'):
-    parts.added(pair, {'sublayers': str(tmp_path / 'x')})
+    drafting.make(f'sublayers:{tmp_path}/x', pair, GAMMA)

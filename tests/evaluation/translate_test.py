@@ -9,6 +9,7 @@ import pytest
 
 from spec_cascades import decode
 from spec_cascades import warp
+from spec_cascades.evaluation import drafting
 from spec_cascades.evaluation import pairs
 from spec_cascades.evaluation import rules
 from spec_cascades.evaluation import text
@@ -32,7 +33,7 @@ def test_streamed_text_equals_the_loops(pair, rule, drafter, temperature):
   translator = translate.Translator(pair, settings)
   tokens = translator.encode(SOURCE)
   steps = list(translator(tokens, 2))
-  made, draft_params = rules.drafter(drafter, pair, 3)
+  made, draft_params = drafting.make(drafter, pair, 3)
   spec = decode.GenSpecSample(pair.verifier.lm, made, 25, eos=text.EOS)
   state = spec(pair.verifier.params, draft_params,
                text.encoder_prompt([tokens], 32), decode.row_keys(4, [2]),
@@ -47,7 +48,7 @@ def test_streamed_text_equals_the_loops(pair, rule, drafter, temperature):
 
 
 @pytest.mark.parametrize('changes, what', [
-    (dict(rule='Nope'), 'Unknown rule'), (dict(drafter='eagle'), 'Unknown dr'),
+    (dict(rule='Nope'), 'Unknown rule'), (dict(drafter='dream'), 'Unknown dr'),
     (dict(rule='Chow', alpha=3.), 'alpha of Chow'), (dict(gamma=0), 'gamma'),
     (dict(rule='Chow', drafter='ngram'), 'take the drafter chain'),
     (dict(temperature=-1.), 'temperature'), (dict(top_p=1.5), 'top_p'),

@@ -10,7 +10,7 @@ import pytest
 
 from spec_cascades import decode, targets, types
 from spec_cascades.drafters import chain, tree
-from spec_cascades.evaluation import counted, rules
+from spec_cascades.evaluation import counted, drafting
 from spec_cascades.models import counts
 from spec_cascades.warp import Warp
 from tests.common import (
@@ -146,15 +146,15 @@ def test_a_table_is_saved_and_drafted_with(tmp_path):
   model = lambda lm, params: python_types.SimpleNamespace(lm=lm, params=params)
   pair = python_types.SimpleNamespace(verifier=model(LM, P), drafter=None)
   name = f'counts:{path}'
-  rules.check_drafter(name, targets.Chow(.1), 3)
-  rules.check_pair(name, pair)
-  made, table = rules.drafter(name, pair, 3)
+  drafting.check_name(name, targets.Chow(.1), 3)
+  drafting.supplied(pair, [(name, 3)])
+  made, table = drafting.make(name, pair, 3)
   assert made == chain.Chain(COUNTS, 3) and len(table.levels) == 2
   with pytest.raises(ValueError, match='counts:FILE'):
-    rules.check_drafter('counts', targets.Lossless(), 3)
+    drafting.check_name('counts', targets.Lossless(), 3)
   path.write_bytes(b'x')
   with pytest.raises(ValueError, match='does not hold a table of counts'):
-    rules.drafter(name, pair, 3)
+    drafting.make(name, pair, 3)
 
 
 @pytest.mark.parametrize('make,match', [

@@ -9,7 +9,7 @@ import pytest
 import fakecosts
 from spec_cascades.drafters import retrieval
 from spec_cascades.evaluation import (
-    costs, datastores, examples, pairs, parts, rules, translate)
+    costs, datastores, drafting, examples, pairs, translate)
 from tests.scripts.cli_test import check, drive
 
 TEXTS = [x.reference for x in examples.read()][:20]
@@ -26,12 +26,13 @@ def built(pair_dir, tmp_path_factory):
   assert code == 0, err
   pair = pairs.load(str(pair_dir / 'verifier'), None)
   assert str(place / 'store') in out
-  return place / 'store', parts.added(pair, {'rest': str(place / 'store')})
+  name = f'rest:{place}/store'
+  return place / 'store', drafting.supplied(pair, [(name, 4)])
 
 
 def test_it_holds_every_text_from_start_to_end(built):
   _, pair = built
-  store = pair.parts['rest'].params
+  store = next(iter(pair.parts.values())).params
   want = [t for x in TEXTS for t in (0, *pair.vocabulary.encode(x))]
   assert store.tokens.tolist() == want
   np.testing.assert_array_equal(store.order,
@@ -41,7 +42,7 @@ def test_it_holds_every_text_from_start_to_end(built):
 def test_the_first_token_is_drafted_as_texts_begin(built):
   """The decoder's start token is in the datastore."""
   _, pair = built
-  drafter, store = rules.drafter('rest', pair, 4)
+  drafter, store = drafting.make(next(iter(pair.parts)), pair, 4)
   chains, lengths = drafter._follows(store, np.zeros(1, np.int32),
                                      np.int32(1))
   begins = {pair.vocabulary.bare(x)[0] for x in TEXTS}
@@ -51,7 +52,7 @@ def test_the_first_token_is_drafted_as_texts_begin(built):
 def test_greedy_text_is_that_without_drafts(built):
   _, pair = built
   said = []
-  for name in ('rest', 'null'):
+  for name in (*pair.parts, 'null'):
     settings = translate.Settings(drafter=name, gamma=4, max_length=24)
     translator = translate.Translator(pair, settings)
     steps = list(translator(translator.encode('Click the button.')))
@@ -72,7 +73,7 @@ def test_what_is_refused(built, pair_dir, tmp_path):
   cut = shutil.copytree(store, tmp_path / 'cut')
   (cut / 'order.npy').write_bytes(b'\x93NUMPY')
   asked = lambda path, *more: [
-      '--drafter', 'rest', '--part', str(path), *more, 'Click.']
+      '--drafter', f'rest:{path}', *more, 'Click.']
   ours = '--verifier', verifier
   check('decode', [
       (['--drafter', 'rest', '--verifier', verifier, 'Click.'], 'needs a path'),
@@ -94,8 +95,8 @@ def test_what_is_refused(built, pair_dir, tmp_path):
 
 def test_a_part_of_an_unknown_drafter_is_refused(built):
   _, pair = built
-  with pytest.raises(ValueError, match="drafter 'chain'; allowed: rest"):
-    parts.added(pair, {'chain': 'x'})
+  with pytest.raises(ValueError, match='a path may follow one of adaptive'):
+    drafting.supplied(pair, [('chain:x', 4)])
 
 
 def test_half_a_datastore_is_none(tmp_path, monkeypatch):
@@ -119,16 +120,15 @@ def test_step_times_make_adaptive_lengths(pair_dir, tmp_path):
   """And those of too narrow blocks are refused before anything is compiled."""
   path = tmp_path / 'costs.json'
   costs.write(path, fakecosts.make())
-  pair = parts.added(pairs.load(*(str(pair_dir / x) for x in (
-      'verifier', 'drafter'))), {'adaptive': str(path)})
+  pair = pairs.load(*(str(pair_dir / x) for x in ('verifier', 'drafter')))
   times = costs.read(path).times
   widest = max(times.verifier)
-  drafter, _ = rules.drafter('adaptive', pair, widest - 1)
+  drafter, _ = drafting.make(f'adaptive:{path}', pair, widest - 1)
   assert drafter.cost == times.drafter / times.verifier[widest]
-  said = ['--drafter', 'adaptive', '--verifier', str(pair_dir / 'verifier'),
-          '--drafter_dir', str(pair_dir / 'drafter'), 'Click.']
+  said = ['--verifier', str(pair_dir / 'verifier'), '--drafter_dir',
+          str(pair_dir / 'drafter'), 'Click.', '--drafter']
   check('decode', [
-      (said, 'needs a path'),
-      ([*said, '--part', str(tmp_path / 'none')], 'none'),
-      ([*said, '--part', str(path), '--gamma', str(widest)],
+      ([*said, 'adaptive'], 'needs a path'),
+      ([*said, f'adaptive:{tmp_path}/none'], 'No file at'),
+      ([*said, f'adaptive:{path}', '--gamma', str(widest)],
        'measure it, or draft less')])

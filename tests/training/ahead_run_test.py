@@ -13,7 +13,7 @@ from spec_cascades import targets
 from spec_cascades import warp
 from spec_cascades.drafters import null
 from spec_cascades.evaluation import pairs
-from spec_cascades.evaluation import rules
+from spec_cascades.evaluation import drafting
 from spec_cascades.models import heads
 from spec_cascades.models import t5
 from spec_cascades.training import ahead
@@ -105,7 +105,7 @@ def test_calibrated_heads_draft_and_do_not_change_greedy_texts(
                                log=said.append)
   assert len(tree) == 5 and 'tokens a call decoded' in said[2]
   pair = pairs.load(verifier, run.model_dir)
-  drafter, params = rules.drafter('medusa', pair, 2)
+  drafter, params = drafting.make('medusa', pair, 2)
   assert drafter.paths == tree == pair.drafter.lm.heads.paths
   rows = [corpus.encode(line['en']) for line in corpus.lines('train')]
   rows = [row for row in rows if len(row) <= 48][:8]
@@ -117,7 +117,7 @@ def test_calibrated_heads_draft_and_do_not_change_greedy_texts(
   np.testing.assert_array_equal(got.tokens, want.tokens)
   assert got.stats.accepted.sum() > 0
   with pytest.raises(ValueError, match='needs trained heads'):
-    rules.drafter('medusa', pairs.load(verifier, verifier), 2)
+    drafting.make('medusa', pairs.load(verifier, verifier), 2)
 
 
 @pytest.mark.slow

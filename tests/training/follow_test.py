@@ -8,7 +8,7 @@ import pytest
 
 from spec_cascades import checkpoints
 from spec_cascades.evaluation import pairs
-from spec_cascades.evaluation import rules
+from spec_cascades.evaluation import drafting
 from spec_cascades.models import features
 from spec_cascades.models import gemma
 from spec_cascades.training import follow
@@ -109,7 +109,7 @@ def test_a_layer_is_trained_saved_and_drafts(corpus, verifier,  # noqa: F811
   pair = pairs.load(verifier, run.model_dir)
   assert pair.drafter.lm == run.lm
   for name in ('eagle', 'eagle_tree'):
-    drafter, params = rules.drafter(name, pair, 3)
+    drafter, params = drafting.make(name, pair, 3)
     assert drafter.max_depth == 3 and set(params) == {'model', 'heads'}
   with pytest.raises(ValueError, match='needs a trained feature layer'):
-    rules.drafter('eagle', pairs.load(verifier, verifier), 2)
+    drafting.make('eagle', pairs.load(verifier, verifier), 2)

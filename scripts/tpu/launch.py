@@ -1,0 +1,312 @@
+"""Runs a sweep on TPU slices: asks for them, sets up, runs, resumes, collects.
+
+  python scripts/tpu/launch.py sweep --name=curve --project=PROJECT \\
+    --zone=us-west4-a --type=v5litepod-16 --spot --output=collected -- \\
+    --gin_file=gin/sweeps/quickstart.gin
+
+What follows -- goes to scripts/sweep.py on every host; its OUTPUT_DIR must lie
+under runs/, which is copied to --output now and then, and back to a slice that
+is new. A slice that was taken away is asked for again and the sweep goes on.
+--dry_run prints every command and runs nothing. Actions:
+  create   asks for the slices and waits until they are there
+  setup    copies this checkout's HEAD to each host and installs it
+  run      runs the sweep once; says of each host how it ended
+  collect  copies runs/ from the first host
+  delete   gives the slices back: until then they cost money
+  sweep    all of this but delete, until the sweep is done; with --delete, too
+"""
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import pathlib
+import re
+import shlex
+import sys
+import tempfile
+import time
+from typing import Sequence
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import _cli  # noqa: E402
+import slices as lib  # noqa: E402
+
+FOLDER = 'spec_cascades'               # on a host, under its home directory
+ARCHIVE = 'spec_cascades.tgz'
+PYTHON = ('command -v python3.11 >/dev/null || (sudo apt-get update -q && '
+          'sudo apt-get install -y -q python3.11 python3.11-venv)')
+PORT = 6379                            # of Ray's head
+BAD_INPUT = 2                          # exit code of our scripts
+RETRIED = 5                            # starts in a row that decode nothing
+
+
+@dataclasses.dataclass
+class Launch:
+  """What the flags say.
+
+  Attributes:
+    gcloud: Who runs commands.
+    slices: All alike.
+    args: Of scripts/sweep.py.
+    output: Where results are collected here.
+    env: NAME=VALUE, for the sweep.
+    setup: A command to run on each host in the end of its set-up.
+    poll: Seconds between looks at states.
+    collect_every: Seconds between copies of results.
+    restarts: How often slices may be asked for again.
+  """
+  gcloud: lib.Gcloud
+  slices: list[lib.Slice]
+  args: Sequence[str]
+  output: pathlib.Path
+  env: Sequence[str] = ()
+  setup: str = ''
+  poll: float = 30.
+  collect_every: float = 300.
+  restarts: int = 20
+
+  @property
+  def head(self) -> lib.Slice:
+    return self.slices[0]
+
+  def hosts(self, some: Sequence[lib.Slice]) -> list[tuple[lib.Slice, int]]:
+    return [(one, i) for one in some for i in range(one.hosts)]
+
+  def everywhere(self, some: Sequence[lib.Slice], command: str,
+                 what: str) -> None:
+    """Runs a command on all hosts; ValueError names those where it failed."""
+    found = self.gcloud.together({
+        f'{one.name} host {i}': one.on_host(i, command)
+        for one, i in self.hosts(some)})
+    report(found, what)
+
+
+def report(found: Sequence[lib.Ended], what: str) -> None:
+  """ValueError with a line for each host that failed, if any did."""
+  failed = [x for x in found if x.code]
+  if failed:
+    raise ValueError(f'{what} failed on {len(failed)} of {len(found)} hosts: '
+                     f'{"; ".join(map(str, failed))}')
+
+
+def create(launch: Launch, some: Sequence[lib.Slice]) -> list[lib.Slice]:
+  """Asks for slices that are not there, and waits; those that are new.
+
+  Raises:
+    ValueError: One can't be asked for, or failed for good.
+  """
+  gcloud, new, asked = launch.gcloud, [], 0
+  for one in some:
+    found = lib.MISSING if gcloud.dry_run else lib.state(gcloud, one)
+    while found != lib.ACTIVE:
+      if found in lib.LOST:
+        if asked > launch.restarts:
+          raise ValueError(f'{one.name} is {found} after {launch.restarts} '
+                           'restarts; look at it with gcloud, or give more '
+                           '--restarts.')
+        if found != lib.MISSING:
+          gcloud.done(one.delete())
+        gcloud.done(one.create())
+        new, asked = [*new, one] if one not in new else new, asked + 1
+      else:
+        time.sleep(launch.poll)
+      before, found = found, lib.state(gcloud, one)
+      if found != before and not gcloud.dry_run:
+        gcloud.say(f'# {one.name}: {found}')
+  return new
+
+
+def setup(launch: Launch, some: Sequence[lib.Slice]) -> None:
+  """Copies the sources, installs what they need, and brings results back."""
+  if not some:
+    return
+  gcloud = launch.gcloud
+  with tempfile.TemporaryDirectory() as folder:
+    path = ARCHIVE if gcloud.dry_run else str(pathlib.Path(folder) / ARCHIVE)
+    gcloud.done(['-C', str(_cli.ROOT), 'archive', '--format=tar.gz',
+                 f'--output={path}', 'HEAD'], 'git')
+    report(gcloud.together({
+        f'{one.name} host {i}': one.copy(path, f'HOST:{ARCHIVE}', i)
+        for one, i in launch.hosts(some)}), 'Copying the sources')
+  wanted = ['requirements-tpu.txt']
+  wanted += ['requirements-ray.txt'] * (len(launch.slices) > 1)
+  steps = ['set -e', PYTHON, 'export PYTHON=python3.11', f'mkdir -p {FOLDER}',
+           f'tar -xzf {ARCHIVE} -C {FOLDER}', f'cd {FOLDER}',
+           *(f'. scripts/setup.sh {name}' for name in wanted)]
+  launch.everywhere(some, '; '.join([*steps, *filter(None, [launch.setup])]),
+                    'Set-up')
+  if launch.head in some and (launch.output / 'runs').is_dir():
+    gcloud.done(launch.head.copy(str(launch.output / 'runs'),
+                                 f'HOST:{FOLDER}/', 0))
+
+
+def collect(launch: Launch) -> None:
+  """Copies runs/ of the first host here; what is not there yet is no error."""
+  if not launch.gcloud.dry_run:
+    launch.output.mkdir(parents=True, exist_ok=True)
+  ended = launch.gcloud(launch.head.copy(
+      f'HOST:{FOLDER}/runs', str(launch.output), 0))
+  if ended.code:
+    launch.gcloud.say(f'# nothing collected: {ended}')
+
+
+def commands(launch: Launch) -> dict[str, list[str]]:
+  """What runs the sweep, by host: one command on all, or the driver of Ray."""
+  # One of a connection that was lost may run on; its shell begins otherwise.
+  stop = "pkill -f '^.venv/bin/python scripts/sweep.py' && sleep 5"
+  call = ['env', *launch.env, '.venv/bin/python', 'scripts/sweep.py']
+  one, ray = launch.head, len(launch.slices) > 1
+  if ray:
+    chips = sum(x.chips for x in launch.slices)          # a worker each
+    call += [*launch.args, '--gin_file=gin/executors/ray.gin',
+             '--gin.ADDRESS=auto', f'--gin.NUM_WORKERS={chips}',
+             "--gin.RESOURCES={'TPU': 1}"]
+  else:
+    call += ['--coordinator=auto'] * (one.hosts > 1) + list(launch.args)
+  line = f'{stop}; cd {FOLDER} && exec {shlex.join(call)}'
+  return {f'{one.name} host {i}': one.on_host(i, line)
+          for i in range(1 if ray else one.hosts)}
+
+
+def join_ray(launch: Launch) -> None:
+  """Starts Ray on all slices, anew."""
+  gcloud, start = launch.gcloud, f'cd {FOLDER} && .venv/bin/ray stop --force; '
+  found = gcloud.done(launch.head.addresses()).replace(';', ' ').split()
+  address = found[0] if found else 'ADDRESS'
+  begin = f'{start}.venv/bin/ray start --disable-usage-stats '
+  launch.everywhere(launch.slices[:1], f'{begin}--head --port={PORT} '
+                    f'--node-ip-address={address}', "Starting Ray's head")
+  launch.everywhere(launch.slices[1:], f'{begin}--address={address}:{PORT}',
+                    'Starting Ray')
+
+
+def run(launch: Launch) -> list[lib.Ended]:
+  """Runs the sweep until it ends or a slice is lost, collecting meanwhile."""
+  if len(launch.slices) > 1:
+    join_ray(launch)
+  collected = time.monotonic()
+
+  def going() -> bool:
+    nonlocal collected
+    if time.monotonic() > collected + launch.collect_every:
+      collect(launch)
+      collected = time.monotonic()
+    return not lost(launch)
+  found = launch.gcloud.together(commands(launch), going=going,
+                                 every=launch.poll)
+  collect(launch)
+  return found
+
+
+def lost(launch: Launch) -> list[lib.Slice]:
+  """Slices that were taken away; one that can't be asked about was not."""
+  found = []
+  for one in launch.slices:
+    try:
+      found += [one] if lib.state(launch.gcloud, one) in lib.LOST else []
+    except ValueError as error:
+      launch.gcloud.say(f'# {error}')
+  return found
+
+
+def sweep(launch: Launch) -> None:
+  """Everything, again and again, until the sweep is done.
+
+  Raises:
+    ValueError: It can't go on: says what each host said last.
+  """
+  restarts = fruitless = 0
+  before = _size(launch.output)
+  while True:
+    setup(launch, create(launch, launch.slices))
+    found = run(launch)
+    if launch.gcloud.dry_run or not any(x.code for x in found):
+      return
+    gone = lost(launch)
+    fruitless = 0 if _size(launch.output) > before or gone else fruitless + 1
+    before, restarts = _size(launch.output), restarts + 1
+    if not gone and (found[0].code == BAD_INPUT or fruitless == RETRIED
+                     or restarts > launch.restarts):
+      report(found, 'The sweep')
+    for line in [f'{one.name} was taken away' for one in gone] or map(
+        str, (x for x in found if x.code)):
+      launch.gcloud.say(f'# {line}; the sweep goes on')
+
+
+def _size(folder: pathlib.Path) -> int:
+  return sum(x.stat().st_size for x in folder.rglob('*.jsonl'))
+
+
+def _flags(args: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+  args, rest = list(args), []
+  if '--' in args:
+    args, rest = args[:args.index('--')], args[args.index('--') + 1:]
+  parser = _cli.Parser(
+      description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  add = parser.add_argument
+  add('action', choices=('create', 'setup', 'run', 'collect', 'delete',
+                         'sweep'))
+  for name, what in (('name', 'of the slices, yours to choose'),
+                     ('project', 'of Google Cloud'),
+                     ('zone', 'us-west4-a, say'),
+                     ('type', 'v5litepod-16, v4-8, ...')):
+    add(f'--{name}', required=True, help=what)
+  add('--slices', type=int, default=1, help='how many; from two on they are of '
+      'one host each, and joined by Ray')
+  add('--runtime', help="the virtual machines' software; default: the type's")
+  add('--spot', action='store_true', help='cheaper, and may be taken away')
+  add('--output', default='collected', help='directory for results, here')
+  add('--env', action='append', default=[], metavar='NAME=VALUE',
+      help='for the sweep; may be given more than once')
+  add('--setup', default='', help='a shell command for each host after its '
+      'installation, which fetches checkpoints, say')
+  add('--poll', type=float, default=30., help='seconds between looks')
+  add('--collect_every', type=float, default=300., help='seconds')
+  add('--restarts', type=int, default=20, help='at most')
+  add('--delete', action='store_true', help='give the slices back at the end')
+  add('--dry_run', action='store_true', help='print commands, run nothing')
+  return parser.parse_args(args), rest
+
+
+def _launch(flags: argparse.Namespace, rest: list[str]) -> Launch:
+  if flags.slices < 1:
+    raise ValueError(f'Got --slices {flags.slices}; allowed: 1 or more.')
+  names = [flags.name] if flags.slices == 1 else [
+      f'{flags.name}-{i}' for i in range(flags.slices)]
+  made = [lib.Slice(name, flags.project, flags.zone, flags.type, flags.runtime,
+                    flags.spot) for name in names]
+  if flags.slices > 1 and made[0].hosts > 1:
+    raise ValueError(f'Got {flags.slices} slices of {flags.type}, which has '
+                     f'{made[0].hosts} hosts; allowed for several: one host '
+                     'each, such as v4-8, v5litepod-8 or v6e-8.')
+  if flags.action in ('run', 'sweep') and not any(
+      x.startswith(('--gin_file', '--config')) for x in rest):
+    raise ValueError('Nothing to run; give the flags of scripts/sweep.py '
+                     'behind --.')
+  if wrong := [x for x in flags.env if not re.match(r'[A-Za-z_]\w*=', x)]:
+    raise ValueError(f'Got --env {wrong[0]!r}; allowed: NAME=VALUE.')
+  return Launch(lib.Gcloud(flags.dry_run), made, rest,
+                pathlib.Path(flags.output).expanduser(), flags.env, flags.setup,
+                flags.poll, flags.collect_every, flags.restarts)
+
+
+def main(args: Sequence[str]) -> None:
+  flags, rest = _flags(args)
+  launch = _launch(flags, rest)
+  if flags.action == 'run':
+    report(run(launch), 'The sweep')
+  elif flags.action == 'sweep':
+    sweep(launch)
+  elif flags.action == 'collect':
+    collect(launch)
+  elif flags.action == 'delete':
+    flags.delete = True
+  else:
+    dict(create=create, setup=setup)[flags.action](launch, launch.slices)
+  if flags.delete:
+    for one in launch.slices:
+      launch.gcloud.done(one.delete())
+
+
+if __name__ == '__main__':
+  _cli.run(main)

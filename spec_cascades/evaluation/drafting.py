@@ -1,0 +1,340 @@
+"""Drafters by name, made for a pair of models; checked before compilation.
+
+A colon and a path behind a name say what a drafter reads besides the pair:
+rest:runs/datastore, tree:runs/trees/x.json, medusa:runs/medusa.
+"""
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import pathlib
+from typing import Any, Callable, Iterable
+
+from spec_cascades import check
+from spec_cascades.drafters import adaptive
+from spec_cascades.drafters import chain
+from spec_cascades.drafters import eagle
+from spec_cascades.drafters import eagle_tree
+from spec_cascades.drafters import early_exit
+from spec_cascades.drafters import jacobi
+from spec_cascades.drafters import lookahead
+from spec_cascades.drafters import medusa
+from spec_cascades.drafters import ngram
+from spec_cascades.drafters import null
+from spec_cascades.drafters import paths
+from spec_cascades.drafters import retrieval
+from spec_cascades.drafters import specinfer
+from spec_cascades.drafters import spectr
+from spec_cascades.drafters import tracking
+from spec_cascades.drafters import tree
+from spec_cascades.drafters import vertical
+from spec_cascades.evaluation import costs
+from spec_cascades.evaluation import counted
+from spec_cascades.evaluation import datastores
+from spec_cascades.evaluation import meshes
+from spec_cascades.evaluation import pairs
+from spec_cascades.evaluation import rules
+from spec_cascades.evaluation import shapes
+from spec_cascades.evaluation import skipping
+from spec_cascades.models import counts
+from spec_cascades.models import features
+from spec_cascades.models import heads
+from spec_cascades.models import skip
+
+CHAIN, NULL = 'chain', 'null'
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+  """How drafters of one name are made.
+
+  Attributes:
+    make: (pair, gamma, what was read) -> a drafter and its parameters.
+    q: Whether it has q, which rules may read.
+    small: Whether it takes the pair's small model; a model that it may read
+      takes its place.
+    read: (path, pair) -> what it reads, and SHA-256 of that.
+    needs: What the path has to be of, if there has to be one.
+  """
+  make: Callable[[pairs.Pair, int, Any], tuple[Any, Any]]
+  q: bool = True
+  small: bool = True
+  read: Callable[[str, pairs.Pair], tuple[Any, str]] | None = None
+  needs: str = ''
+
+
+def _chain(pair, gamma, part):
+  """The small model, token by token."""
+  del part
+  return chain.Chain(pair.drafter.lm, gamma), pair.drafter.params
+
+
+def _adaptive(pair, gamma, times):
+  """As many of gamma tokens as acceptance and step times make best."""
+  drafted, params = _chain(pair, gamma, None)
+  cost = times.drafter / times.block(gamma + 1)
+  return adaptive.Adaptive(drafted, cost), params
+
+
+def _tracking(pair, gamma, part):
+  """Of gamma tokens, those while q is sure by a threshold that adapts."""
+  drafted, params = _chain(pair, gamma, part)
+  return tracking.Tracking(drafted), params
+
+
+def _cascade(pair, gamma, part):
+  """CS Drafting, vertically: prompt lookup drafts for the small model."""
+  del part
+  made = vertical.Vertical(pair.drafter.lm, ngram.NGram(gamma), gamma)
+  return made, (pair.drafter.params, None)
+
+
+def _tree(pair, gamma, parents):
+  """A chain of gamma tokens, each beside a second choice; or a given tree."""
+  parents = parents or (
+      -1, *(max(2 * i - 1, 0) for i in range(gamma) for _ in range(2)))
+  return tree.Tree(pair.drafter.lm, parents), pair.drafter.params
+
+
+def _spectr(pair, gamma, part):
+  """Three chains of gamma tokens, drawn independently."""
+  del part
+  return spectr.SpecTr(pair.drafter.lm, 3, gamma), pair.drafter.params
+
+
+def _specinfer(pair, gamma, other):
+  """Chains of the pair's small model and of another one, merged."""
+  models = pair.drafter, other
+  made = specinfer.SpecInfer(tuple(model.lm for model in models),
+                             (tuple(range(-1, gamma)),) * 2)
+  return made, tuple(model.params for model in models)
+
+
+def _counts(pair, gamma, table):
+  """Chains of a table of n-grams."""
+  lm = counts.Counts(pair.verifier.lm.vocab_size, len(table.levels) + 1)
+  return chain.Chain(lm, gamma), lm.pack(table)
+
+
+def _medusa(pair, gamma, model):
+  """The tree of trained heads down to gamma; their chain if none was chosen."""
+  model = _beside(model or pair.drafter, heads.Headed)
+  chosen = tuple(x for x in model.lm.heads.paths if len(x) <= gamma)
+  line = paths.cartesian((1,) * min(gamma, model.lm.heads.count))
+  return medusa.Medusa(model.lm, chosen or line), model.params
+
+
+def _eagle(pair, gamma, model):
+  """gamma tokens of a layer that predicts the verifier's states."""
+  model = _beside(model or pair.drafter, features.Featured)
+  return eagle.Eagle(model.lm, gamma), model.params
+
+
+def _eagle_tree(pair, gamma, model):
+  """The 16 likeliest drafts of such a layer, down to gamma; 4 a level grow."""
+  model = _beside(model or pair.drafter, features.Featured)
+  nodes = min(16, 16 * gamma - 12)
+  return eagle_tree.EagleTree(model.lm, gamma, 4, nodes), model.params
+
+
+def _beside(model, kind):
+  if not isinstance(model.lm, kind):
+    raise ValueError(f'{model.name} was not trained beside the verifier; give '
+                     'a run of gin/train/medusa.gin or eagle.gin, or its '
+                     'export, as medusa:PATH or eagle:PATH.')
+  return model
+
+
+def _lookahead(pair, gamma, part):
+  """n-grams of gamma + 1 tokens that the verifier made in earlier rounds."""
+  del part
+  size = pair.verifier.lm.vocab_size
+  return lookahead.Lookahead(size, window=5, order=gamma + 1, guesses=5), None
+
+
+def _rest(pair, gamma, store):
+  """Up to gamma tokens that a datastore has behind the text, in a tree."""
+  del pair
+  return retrieval.Retrieval(gamma, nodes=2 * gamma + 1), store
+
+
+def _skip(pair, gamma, part):
+  """A third of the verifier's own decoder layers, at even distances."""
+  del part
+  depth = skip.layers_of(meshes.bare(pair.verifier.lm))
+  lm, params = _of_verifier(pair, skip.spread(depth, -(-depth // 3)))
+  return chain.Chain(lm, gamma), params
+
+
+def _exit(pair, gamma, part):
+  """The first third of the verifier's layers, on its own cache."""
+  del part
+  count = -(-skip.layers_of(meshes.bare(pair.verifier.lm)) // 3)
+  lm, params = _of_verifier(pair, range(count))
+  return early_exit.EarlyExit(chain.Chain(lm, gamma), count), params
+
+
+def _sublayers(pair, gamma, skipped):
+  """Draft & Verify: the verifier without the sublayers that a search chose."""
+  lm = skip.without(meshes.bare(pair.verifier.lm), skipped)
+  lm = meshes.placed(lm, meshes.layout_of(pair.verifier.lm))
+  return tracking.Tracking(chain.Chain(lm, gamma)), pair.verifier.params
+
+
+def _of_verifier(pair, layers):
+  lm, params = meshes.bare(pair.verifier.lm), pair.verifier.params
+  lm, params = skip.shallow(lm, params, layers)
+  return meshes.placed(lm, meshes.layout_of(pair.verifier.lm)), params
+
+
+def _datastore(path, pair):
+  return datastores.read(path, pair.vocabulary_sha256,
+                         pair.verifier.lm.vocab_size)
+
+
+def _model(path, pair):
+  found = pairs.load(path, None)
+  if found.vocabulary_sha256 != pair.vocabulary_sha256:
+    raise ValueError(f'{path} has another vocabulary than the pair; allowed: '
+                     'models with the same one.')
+  return found.verifier, found.verifier.sha256
+
+
+def _file(read):
+  """A reader of one file, of which it may be given the folder."""
+  def found(path, pair):
+    del pair
+    place = pathlib.Path(path).expanduser()
+    if not place.is_file():
+      raise ValueError(f'No file at {path}; check the path.')
+    with place.open('rb') as file:
+      return read(place), hashlib.file_digest(file, 'sha256').hexdigest()
+  return found
+
+
+def _skipped(path, pair):
+  found = skipping.read(path, pair.verifier.sha256,
+                        meshes.bare(pair.verifier.lm))
+  return found, hashlib.sha256(repr(found).encode()).hexdigest()
+
+
+KINDS = dict(
+    null=Kind(lambda pair, gamma, part: (null.Null(), None), False, False),
+    chain=Kind(_chain), tracking=Kind(_tracking), cascade=Kind(_cascade),
+    adaptive=Kind(_adaptive, read=_file(lambda x: costs.read(x).times),
+                  needs='step times of scripts/benchmark.py steps --output'),
+    tree=Kind(_tree, read=_file(lambda x: shapes.read(x).parents)),
+    spectr=Kind(_spectr),
+    specinfer=Kind(_specinfer, read=_model, needs='a second small model'),
+    counts=Kind(_counts, small=False, read=_file(counted.read),
+                needs='a table of scripts/count_table.py'),
+    medusa=Kind(_medusa, q=False, read=_model),
+    eagle=Kind(_eagle, read=_model), eagle_tree=Kind(_eagle_tree, read=_model),
+    ngram=Kind(lambda pair, gamma, part: (ngram.NGram(gamma), None), False,
+               False),
+    jacobi=Kind(lambda pair, gamma, part: (jacobi.Jacobi(gamma), None), False,
+                False),
+    lookahead=Kind(_lookahead, False, False),
+    rest=Kind(_rest, False, False, _datastore,
+              'a datastore of scripts/build_datastore.py'),
+    skip=Kind(_skip, small=False), exit=Kind(_exit, small=False),
+    sublayers=Kind(_sublayers, small=False, read=_skipped,
+                   needs='what scripts/search_layers.py wrote'))
+
+
+def split(name: str) -> tuple[Kind, str]:
+  """What a name is of, and the path in it, if any.
+
+  Raises:
+    ValueError: There is no such name, or it has a path too many or too few.
+  """
+  known, colon, path = name.partition(':')
+  if known not in KINDS:
+    raise ValueError(f'Unknown drafter {name!r}; allowed: {", ".join(KINDS)}.')
+  kind = KINDS[known]
+  if colon and not (path and kind.read):
+    with_path = ', '.join(x for x, kind in KINDS.items() if kind.read)
+    raise ValueError(f'Got the drafter {name!r}; a path may follow one of '
+                     f'{with_path}.')
+  if kind.needs and not path:
+    raise ValueError(f'The drafter {known} needs a path, {known}:PATH, of '
+                     f'{kind.needs}.')
+  return kind, path
+
+
+def takes_small(name: str) -> bool:
+  """Whether a drafter takes the pair's small model."""
+  kind, path = split(name)
+  return kind.small and not (path and kind.read is _model and not kind.needs)
+
+
+def check_name(name: str, rule: Any, gamma: int) -> None:
+  """Raises ValueError for a drafter that does not exist or fit the rule.
+
+  Args:
+    name: A key of `KINDS`, with a path where it reads something.
+    rule: A rule, or its class.
+    gamma: Tokens drafted a round.
+  """
+  kind, _ = split(name)
+  if rule.uses_q and not kind.q:
+    own = rule.__name__ if isinstance(rule, type) else type(rule).__name__
+    raise ValueError(f'The rule {own} reads the drafter\'s probabilities, '
+                     f'which {name} does not have; take the drafter chain or '
+                     'the rule Lossless.')
+  if not isinstance(gamma, int) or isinstance(gamma, bool):
+    raise ValueError(f'Got gamma={gamma!r}; allowed: whole numbers from 1.')
+  check.gamma(gamma)
+
+
+def of_curve(rule: Callable[..., Any], name: str, gamma: int
+             ) -> tuple[str, int]:
+  """Drafter and draft length of a curve; a baseline has its own.
+
+  Raises:
+    ValueError: They don't exist or don't fit the rule.
+  """
+  check_name(name, rule, gamma)
+  if rule.__name__ not in rules.BASELINES:
+    return name, gamma
+  if name != CHAIN:
+    raise ValueError(f'{rule.__name__} asks the small model itself, but got '
+                     f'the drafter {name}; leave it out.')
+  return CHAIN, rule().length
+
+
+def supplied(pair: pairs.Pair,
+             wanted: Iterable[tuple[str, int]]) -> pairs.Pair:
+  """A pair with what its drafters read, each once.
+
+  Args:
+    pair: The models.
+    wanted: Names and draft lengths.
+
+  Raises:
+    ValueError: The pair lacks a small model that one needs, a path does not
+      hold what it should, or this does not fit the pair or the length.
+  """
+  found = dict(pair.parts)
+  for name, gamma in dict.fromkeys(wanted):
+    kind, path = split(name)
+    if pair.drafter is None and takes_small(name):
+      rest = ', '.join(x for x, kind in KINDS.items() if not kind.small)
+      raise ValueError(f'The drafter {name} needs a small model, such as '
+                       f'--drafter_dir; or take {rest}.')
+    if path and name not in found:
+      found[name] = pairs.Part(*kind.read(path, pair))
+    if kind is KINDS['adaptive']:
+      found[name].params.block(gamma + 1)                # was it measured?
+    if kind.make in (_medusa, _eagle, _eagle_tree):
+      kind.make(dataclasses.replace(pair, parts=found), gamma,
+                found[name].params if path else None)
+  return dataclasses.replace(pair, parts=found)
+
+
+def make(name: str, pair: pairs.Pair, gamma: int) -> tuple[Any, Any]:
+  """A drafter and its parameters; see `check_name` and `supplied`."""
+  kind, path = split(name)
+  if path and name not in pair.parts:
+    pair = supplied(pair, [(name, gamma)])
+  return kind.make(pair, gamma, pair.parts[name].params if path else None)

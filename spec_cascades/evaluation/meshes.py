@@ -1,0 +1,98 @@
+"""Decoding on several devices of a process: which, and how models are cut.
+
+A mesh is of this process's own devices: of several processes each has one, and
+decodes other texts. The largest models that are meant here fit one TPU host.
+"""
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+
+from spec_cascades import check
+from spec_cascades import sharding
+from spec_cascades.models import reduced
+
+Rules = str | tuple[tuple[str, str | None], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Mesh:
+  """The first data x model devices of each process; (1, 1) is one device.
+
+  Attributes:
+    data: Groups of devices that share no row. Where there are fewer rows, the
+      others decode copies.
+    model: Devices of a group.
+    rules: How the verifier is cut, see `sharding.Layout`.
+    drafter_rules: How the drafter is; 'data' is whole on every device.
+  """
+  data: int = 1
+  model: int = 1
+  rules: Rules = 'tensor'
+  drafter_rules: Rules = 'data'
+
+  def __post_init__(self):
+    for name, size in zip(sharding.AXES, (self.data, self.model)):
+      check.interval(f'{name} of a mesh', size, 1, 10**6, whole=True)
+    for rules in (self.rules, self.drafter_rules):
+      if isinstance(rules, str) and rules not in sharding.RULES:
+        raise ValueError(f'Unknown rules {rules!r} of a mesh; allowed: '
+                         f'{", ".join(sharding.RULES)}, or pairs of axes.')
+
+  @property
+  def size(self) -> int:
+    """Devices."""
+    return self.data * self.model
+
+  def layouts(self) -> tuple[sharding.Layout, sharding.Layout] | None:
+    """The verifier's and the drafter's; None for one device.
+
+    Raises:
+      ValueError: This process has not so many devices.
+    """
+    if self.size == 1:
+      return None
+    there = jax.local_devices()
+    if len(there) < self.size:
+      raise ValueError(
+          f'Got a mesh of data={self.data}, model={self.model}, which takes '
+          f'{self.size} devices; this process has {len(there)}. Give a smaller '
+          'one.')
+    mesh = sharding.mesh(self.data, self.model, there[:self.size])
+    return (sharding.Layout(mesh, self.rules),
+            sharding.Layout(mesh, self.drafter_rules))
+
+
+def placed(lm: Any, layout: sharding.Layout | None) -> Any:
+  """A model that lies on a mesh; the same one for None."""
+  if layout is None:
+    return lm
+  if isinstance(lm, reduced.Reduced):
+    return dataclasses.replace(lm, lm=placed(lm.lm, layout))
+  return sharding.Sharded(lm, layout)
+
+
+def bare(lm: Any) -> Any:
+  """The model itself: with all its tokens, wherever it lies."""
+  lm = reduced.whole(lm)
+  return lm.lm if isinstance(lm, sharding.Sharded) else lm
+
+
+def layout_of(lm: Any) -> sharding.Layout | None:
+  """Where it lies, if on a mesh."""
+  lm = reduced.whole(lm)
+  return lm.layout if isinstance(lm, sharding.Sharded) else None
+
+
+def groups(lm: Any) -> int:
+  """Devices or groups of them that share no row."""
+  layout = layout_of(lm)
+  return layout.mesh.shape[sharding.AXES[0]] if layout else 1
+
+
+def rows(lm: Any, tree: Any) -> Any:
+  """Prompts and keys where a model's rows belong."""
+  layout = layout_of(lm)
+  return layout.rows(tree) if layout else tree

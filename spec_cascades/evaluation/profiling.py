@@ -1,0 +1,160 @@
+"""A trace of the device for TensorBoard or xprof, and what is in it in words.
+
+The engine names its parts (`jax.named_scope`), and the compiler passes the
+names on to the operations that it makes of them. One that it made of several
+parts, a fusion, counts for the part that its last operation comes from.
+"""
+from __future__ import annotations
+
+import collections
+import contextlib
+import pathlib
+from typing import Any, Callable, Iterator, Mapping
+
+import jax
+
+PARTS = ('prompts', 'drafting', 'verification', 'sampling', 'cache_writes')
+OTHER = 'other'
+# They last as long as what is inside them, which has events of its own.
+OUTER = ('while', 'conditional', 'call')
+# Fields of XSpace, XPlane, XEventMetadata, XStat, HloProto, HloModuleProto,
+# HloComputationProto, HloInstructionProto and OpMetadata that are read here:
+# https://github.com/openxla/xla, xla/tsl/profiler/protobuf/xplane.proto and
+# xla/service/hlo.proto
+PLANE, EVENTS, STATS, BYTES = 1, 4, 5, 6
+MODULE, ID, COMPUTATION, INSTRUCTION, METADATA = 1, 5, 3, 2, 7
+METADATA_PLANE = b'/host:metadata'
+
+
+@contextlib.contextmanager
+def traced(directory: str | None,
+           show: Callable[[str], None] = print) -> Iterator[None]:
+  """Writes what the device does meanwhile to a directory, then says it.
+
+  Args:
+    directory: Gets plugins/profile/TIME/HOST.xplane.pb; None does nothing.
+    show: Receives the lines of `summary`.
+
+  Raises:
+    ValueError: The directory can't be written to.
+  """
+  if directory is None:
+    yield
+    return
+  folder = pathlib.Path(directory).expanduser()
+  try:
+    folder.mkdir(parents=True, exist_ok=True)
+  except OSError as error:
+    raise ValueError(f'No trace can be written to {directory} ({error}); give '
+                     'another directory.') from None
+  options = jax.profiler.ProfileOptions()
+  options.python_tracer_level = 0         # its events would be most of the file
+  with jax.profiler.trace(folder, profiler_options=options):
+    yield
+  path = newest(folder)
+  for line in summary(seconds(path)):
+    show(line)
+  show(f'{path}: open with xprof --logdir={directory}')
+
+
+def newest(folder: pathlib.Path) -> pathlib.Path:
+  """The last trace of a directory; ValueError if there is none."""
+  found = sorted(folder.glob('plugins/profile/*/*.xplane.pb'),
+                 key=lambda path: path.stat().st_mtime)
+  if not found:
+    raise ValueError(f'No trace under {folder}; make one with --profile.')
+  return found[-1]
+
+
+def seconds(path: pathlib.Path) -> dict[str, float]:
+  """By part, the time of all operations on all devices.
+
+  Where operations run side by side, on the threads of a CPU, each counts.
+  """
+  names, spent = instructions(path), collections.Counter()
+  for plane in jax.profiler.ProfileData.from_file(str(path)).planes:
+    for line in plane.lines:
+      for event in line.events:
+        stats = dict(event.stats)
+        if 'hlo_op' in stats and not event.name.startswith('end: '):
+          known = names.get(int(stats.get('program_id', -1)), {})
+          opcode, scope = known.get(stats['hlo_op'], ('', ''))
+          if opcode not in OUTER:
+            spent[part_of(stats.get('tf_op', scope))] += event.duration_ns / 1e9
+  return dict(spent)
+
+
+def part_of(scope: str) -> str:
+  """'jit(run)/while/body/drafting/mlp/dot' -> 'drafting'; the innermost."""
+  found = [name for name in scope.replace(':', '/').split('/')
+           if name in PARTS]
+  return found[-1] if found else OTHER
+
+
+def summary(spent: Mapping[str, float]) -> list[str]:
+  """A line for each part; one line if nothing was recorded."""
+  total = sum(spent.values())
+  if not total:
+    return ['The trace has no operation of a device.']
+  lines = [f'{"part":<14}{"ms":>10}{"share":>8}']
+  for name in (*PARTS, OTHER):
+    ms, share = 1e3 * spent.get(name, 0), 100 * spent.get(name, 0) / total
+    lines.append(f'{name.replace("_", " "):<14}{ms:>10.2f}{share:>7.1f}%')
+  return lines
+
+
+def instructions(path: pathlib.Path) -> dict[int, dict[str, tuple[str, str]]]:
+  """By program and instruction, opcode and scope, from a trace's metadata."""
+  found = {}
+  for plane in _all(path.read_bytes(), PLANE):
+    if METADATA_PLANE not in _all(plane, 2):
+      continue
+    for entry in _all(plane, EVENTS):
+      for metadata in _all(entry, 2):
+        for stat in _all(metadata, STATS):
+          for proto in _all(stat, BYTES):
+            module, = _all(proto, MODULE)
+            found[(_all(module, ID) or [0])[0]] = _of_module(module)
+  return found
+
+
+def _of_module(module: bytes) -> dict[str, tuple[str, str]]:
+  out = {}
+  for computation in _all(module, COMPUTATION):
+    for instruction in _all(computation, INSTRUCTION):
+      name, opcode = (_all(instruction, i)[0].decode() for i in (1, 2))
+      scope = [x.decode() for some in _all(instruction, METADATA)
+               for x in _all(some, 2)]
+      out[name] = opcode, (scope or [''])[0]
+  return out
+
+
+def _all(message: bytes, number: int) -> list[Any]:
+  """All values of a field in a message of protocol buffers.
+
+  Reference: https://protobuf.dev/programming-guides/encoding/
+  """
+  at, found = 0, []
+  while at < len(message):
+    tag, at = _varint(message, at)
+    kind = tag & 7
+    if kind == 0:
+      value, at = _varint(message, at)
+    else:
+      size = {1: 8, 5: 4}.get(kind)
+      if size is None:
+        size, at = _varint(message, at)
+      value, at = message[at:at + size], at + size
+    if tag >> 3 == number:
+      found.append(value)
+  return found
+
+
+def _varint(message: bytes, at: int) -> tuple[int, int]:
+  value = shift = 0
+  while True:
+    byte, at = message[at], at + 1
+    value |= (byte & 127) << shift
+    shift += 7
+    if byte < 128:
+      return value, at

@@ -1,0 +1,254 @@
+"""Several processes that run one command: who is first, and what they say.
+
+Each process starts `jax.distributed`; what they tell each other goes through
+the key-value store of its coordinator, which is process 0. With one process
+everything here is a plain call.
+"""
+from __future__ import annotations
+
+import os
+import pathlib
+import pickle
+import subprocess
+import sys
+import time
+from typing import Any, Callable, Mapping
+
+import jax
+from jax._src import distributed            # the store has no public name
+from jax.experimental import multihost_utils
+import jax.numpy as jnp
+import numpy as np
+
+from spec_cascades import check
+
+AUTO = 'auto'
+# Read where a flag is left out.
+VARIABLES = dict(coordinator='JAX_COORDINATOR_ADDRESS',
+                 num_processes='JAX_NUM_PROCESSES',
+                 process_id='JAX_PROCESS_ID')
+NAMES = 'TPU_WORKER_HOSTNAMES'     # that Cloud TPUs set, with commas
+HEARTBEAT = 30                     # seconds without a sign of life
+DAY = 24 * 3600 * 1000             # milliseconds
+GRACE = 2                          # seconds in which others say why they end
+# What is said of a collective whose other end has died.
+CUT_OFF = ('gloo', 'unavailable', 'deadline_exceeded', 'connection',
+           'socket', 'heartbeat')
+
+
+def start(coordinator: str | None = None, num_processes: int | None = None,
+          process_id: int | None = None, *, wait: int = 300,
+          noticing: bool = False,
+          environ: Mapping[str, str] = os.environ) -> None:
+  """Joins the other processes; does nothing if there is only this one.
+
+  To be called before anything is put on a device. From then on the death of a
+  process ends the others within a minute, in one line each.
+
+  Args:
+    coordinator: HOST:PORT of process 0, or 'auto' for what JAX finds out on
+      Cloud TPUs, Slurm and Open MPI.
+    num_processes: How many there are.
+    process_id: Which of them this is, from 0.
+    wait: Seconds for the others to come.
+    noticing: Whether SIGTERM is no end but a notice, see `ending`.
+    environ: Variables that stand for what is None.
+
+  Raises:
+    ValueError: Some of the three are given and not all, or they can't be.
+  """
+  given = _completed(environ, coordinator=coordinator,
+                     num_processes=num_processes, process_id=process_id)
+  if given is None:
+    return
+  jax.config.update('jax_enable_preemption_service', noticing)
+  _explain()
+  try:
+    jax.distributed.initialize(
+        *given, initialization_timeout=wait,
+        heartbeat_timeout_seconds=HEARTBEAT,
+        cluster_detection_method=None if given == (None,) * 3 else 'deactivate')
+  except (RuntimeError, TypeError, ValueError) as error:
+    line = ' '.join(str(error).split())[:200]
+    raise ValueError(
+        f'The processes did not come together within {wait} s ({line}); check '
+        'that every host runs the same command, and the coordinator '
+        f'{given[0] or AUTO}.') from None
+
+
+def _completed(environ, **given) -> tuple[Any, ...] | None:
+  """Coordinator, count and index; Nones to be found out; None for no others."""
+  for name, variable in VARIABLES.items():
+    if given[name] is None and environ.get(variable):
+      given[name] = environ[variable]
+  if given['coordinator'] is None and ',' in environ.get(NAMES, ''):
+    given['coordinator'] = AUTO
+  if given['coordinator'] == AUTO:
+    return None, None, None
+  missing = [name for name, value in given.items() if value is None]
+  if len(missing) == len(given):
+    return None
+  if missing:
+    raise ValueError(f'{" and ".join(missing)} must be given too, by flag or '
+                     f'as {" and ".join(VARIABLES[x] for x in missing)}; or '
+                     f'coordinator={AUTO} alone.')
+  place, *numbers = given.values()
+  try:
+    count, index = map(int, numbers)
+  except ValueError:
+    raise ValueError(f'Got num_processes={numbers[0]!r} and process_id='
+                     f'{numbers[1]!r}; allowed: whole numbers.') from None
+  check.interval('num_processes', count, 1, 10**6, whole=True)
+  check.interval('process_id', index, 0, count - 1, whole=True)
+  _, colon, port = str(place).rpartition(':')
+  if not colon or not port.isdigit():
+    raise ValueError(f'Got coordinator={place!r}; allowed: HOST:PORT of '
+                     f'process 0, or {AUTO}.')
+  return None if count == 1 else (place, count, index)
+
+
+def _explain() -> None:
+  """Puts what JAX says, when another process has died, in one line."""
+  reader, writer = os.pipe()
+  subprocess.Popen(                     # ends when this process does
+      [sys.executable, '-P', '-S', pathlib.Path(__file__).with_name('fatal.py'),
+       pathlib.Path(sys.argv[0]).name], stdin=reader, start_new_session=True)
+  sys.stderr.flush()
+  os.dup2(writer, 2)
+  os.close(reader)
+  os.close(writer)
+
+
+def count() -> int:
+  """Processes in all; asks no device."""
+  return distributed.global_state.num_processes if _client() else 1
+
+
+def index() -> int:
+  """Which of them this is."""
+  return distributed.global_state.process_id if _client() else 0
+
+
+def first() -> bool:
+  """Whether this process writes: results, checkpoints, reports."""
+  return index() == 0
+
+
+def _client() -> Any:
+  return distributed.global_state.client
+
+
+class Board:
+  """Notes that processes leave for each other, under one name.
+
+  Boards of the same name are one: each process that makes its boards in the
+  same order gets the same.
+  """
+  _made = 0
+
+  def __init__(self, name: str):
+    Board._made += 1
+    self._name = f'{name}{Board._made}'
+
+  def put(self, key: Any, value: Any) -> None:
+    """Leaves a note; there must be none."""
+    _client().key_value_set_bytes(f'{self._name}/{key}', pickle.dumps(value))
+
+  def get(self, key: Any) -> Any:
+    """Waits for a note."""
+    return pickle.loads(_client().blocking_key_value_get_bytes(
+        f'{self._name}/{key}', DAY))
+
+  def take(self, key: Any) -> Any:
+    """Waits for a note and removes it."""
+    found = self.get(key)
+    _client().key_value_delete(f'{self._name}/{key}')
+    return found
+
+  def collect(self, folder: str) -> list[Any]:
+    """Takes all notes whose keys begin with `folder/`, in order of keys."""
+    found = _client().key_value_dir_get_bytes(f'{self._name}/{folder}/')
+    for key, _ in found:
+      _client().key_value_delete(key)
+    return [pickle.loads(value) for _, value in sorted(found)]
+
+  def draw(self) -> int:
+    """The next number, 0 first, that no process has had."""
+    return _client().key_value_increment(f'{self._name}/drawn', 1) - 1
+
+
+def gathered(value: Any) -> list[Any]:
+  """What each process gave, by index; all have to ask."""
+  if count() == 1:
+    return [value]
+  board = Board('gathered')
+  board.put(index(), value)
+  return [board.get(i) for i in range(count())]
+
+
+def said(make: Callable[[], Any]) -> Any:
+  """What `make` returns in the first process; all have to ask."""
+  return gathered(make() if first() else None)[0]
+
+
+def barrier(name: str) -> None:
+  """Waits for all."""
+  if count() > 1:
+    Board('barrier')                    # the same number everywhere
+    _client().wait_at_barrier(f'{name}{Board._made}', DAY)
+
+
+def local(tree: Any) -> Any:
+  """Arrays that lie on devices of many processes, whole on one of ours.
+
+  All processes have to ask.
+  """
+  if count() == 1:
+    return tree
+  whole = lambda x: x if x.is_fully_addressable or x.is_fully_replicated else (
+      multihost_utils.process_allgather(x, tiled=True))
+  return jax.tree.map(lambda x: jnp.asarray(np.asarray(whole(x))), tree)
+
+
+def alone(function: Callable[..., Any], *trees: Any) -> Any:
+  """function(*trees) in the first process, None in the others, which wait."""
+  if count() == 1:
+    return function(*trees)
+  trees = local(trees)
+  found = function(*trees) if first() else None
+  barrier('alone')
+  return found
+
+
+def ending(step: int) -> bool:
+  """Whether all processes are to stop at this step, since one got SIGTERM.
+
+  To be asked before every step, by all.
+  """
+  return count() > 1 and multihost_utils.reached_preemption_sync_point(step)
+
+
+def finish() -> None:
+  """Waits until all are done."""
+  barrier('finish')
+
+
+def leave(code: int) -> None:
+  """Ends this process; the others end when they notice."""
+  if count() == 1:
+    sys.exit(code)
+  sys.stdout.flush()
+  sys.stderr.flush()
+  if first():
+    time.sleep(GRACE)
+  os._exit(code)                        # exit would wait for the others
+
+
+def cut_off(error: BaseException) -> str | None:
+  """A line on an error that the death of another process explains, if any."""
+  text = ' '.join(str(error).split())
+  if (count() == 1 or not isinstance(error, jax.errors.JaxRuntimeError)
+      or not any(word in text.lower() for word in CUT_OFF)):
+    return None
+  return (f'process {index()} of {count()} stops: another is gone, or the '
+          f'network is ({text[:120]}). The same command goes on.')

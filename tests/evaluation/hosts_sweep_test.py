@@ -1,0 +1,135 @@
+"""A sweep by several processes: the rows of one, and it goes on after a death.
+
+Each process has its own devices and decodes units that the first one deals out;
+dealing_test.py has the dealing without a model.
+"""
+import signal
+import sys
+
+import gin
+import pytest
+
+import processes
+import sweeping
+from spec_cascades.evaluation import results
+from spec_cascades.evaluation import sweep as sweep_lib
+from tests.evaluation.sweep_run_test import Bar
+
+sys.path.insert(0, str(processes.ROOT / 'scripts'))
+import _cli  # noqa: E402
+
+
+def command_of(pair_dir, out, **bindings):
+  settings = {
+      'OUTPUT_DIR': out, 'EXAMPLES': 6, 'GAMMA': 2, 'BUCKETS': ((80, 12),),
+      'sweep.Sweep.verifier': pair_dir / 'verifier',
+      'sweep.Sweep.drafter': pair_dir / 'drafter', 'sweep.Sweep.curves':
+      '[@chow/points.Curve()]', 'chow/points.Curve.alphas': (.5,),
+      'chow/points.Curve.temperatures': (1.,), **bindings}
+  return ['scripts/sweep.py', '--gin_file=gin/sweeps/quickstart.gin',
+          *(f'--gin.{name}={value}' for name, value in settings.items())]
+
+
+@pytest.fixture(scope='module')
+def cache(tmp_path_factory):
+  """What one compiles, the others need not."""
+  return dict(
+      JAX_COMPILATION_CACHE_DIR=str(tmp_path_factory.mktemp('cache')),
+      JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS='0')
+
+
+@pytest.fixture(scope='module')
+def whole(pair_dir, tmp_path_factory):
+  """By one process: this one."""
+  out = tmp_path_factory.mktemp('one') / 'out'
+  _, file, *args = command_of(pair_dir, out)
+  _, bindings = _cli.parse(_cli.Parser(), args)
+  _cli.configure([file.removeprefix('--gin_file=')], bindings)
+  sweep_lib.Run(_cli.call(sweep_lib.Sweep))(Bar)
+  gin.clear_config()
+  return out
+
+
+def rows_of(directory):
+  return [results.deterministic(row) for row in results.read_rows(
+      directory / sweep_lib.RESULTS)]
+
+
+def tokens_of(directory):
+  found = sweeping.records(directory / sweep_lib.JOURNAL)
+  keys = [(x['key'], x['example'], x['trial']) for x in found]
+  assert len(set(keys)) == len(keys)            # nothing twice
+  return {key: x['tokens'] for key, x in zip(keys, found)}
+
+
+@pytest.mark.slow
+def test_two_processes_give_the_rows_of_one(pair_dir, whole, cache, tmp_path):
+  out = tmp_path / 'two'
+  texts = processes.finish(processes.start(
+      2, *command_of(pair_dir, out), **cache))
+  assert rows_of(out) == rows_of(whole) and len(rows_of(out)) == 3
+  assert tokens_of(out) == tokens_of(whole)
+  assert str(out / 'report.html') in texts[0][0]
+  line, = texts[1][0].splitlines()
+  count, what = line.split(' ', 1)
+  assert 0 <= int(count) <= 6 and what == f'units decoded for {out}'
+
+
+def killed(pair_dir, out, cache, count, victim):
+  """One of `count` is killed when 12 decodes are done; the same goes on."""
+  command = command_of(pair_dir, out, EXAMPLES=60)
+  several = processes.start(count, *command, **cache)
+  processes.wait_for(lambda: len(sweeping.records(
+      out / sweep_lib.JOURNAL)) >= 12, *several)
+  several[victim].send_signal(signal.SIGKILL)
+  errors = processes.stopped([x for x in several if x is not several[victim]])
+  several[victim].communicate()
+  done = len(tokens_of(out))
+  assert 12 <= done < 180
+  for err in errors:
+    said = [x for x in err.splitlines() if x.startswith('sweep.py: ')]
+    assert len(said) == 1 and 'The same command goes on' in said[0], err
+    assert 'Check failure' not in err
+  processes.finish(processes.start(count, *command, **cache))
+  assert len(tokens_of(out)) == 180
+  return out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('count,victim', [(2, 0), (2, 1), (4, 2)])
+def test_a_killed_process_stops_all_and_the_same_command_goes_on(
+    pair_dir, cache, tmp_path, count, victim):
+  out = killed(pair_dir, tmp_path / 'out', cache, count, victim)
+  alone = tmp_path / 'alone'
+  processes.finish(processes.start(1, *command_of(
+      pair_dir, alone, EXAMPLES=60), **cache))
+  assert rows_of(out) == rows_of(alone) and tokens_of(out) == tokens_of(alone)
+
+
+@pytest.mark.slow
+def test_four_processes_measure_quality_in_batches_and_latency_apart(
+    pair_dir, cache, tmp_path):
+  changes = {'sweep.Sweep.batch': 4, 'sweep.Sweep.timed': 5}
+  outs = [tmp_path / str(count) for count in (1, 4)]
+  for count, out in zip((1, 4), outs):
+    processes.finish(processes.start(count, *command_of(
+        pair_dir, out, EXAMPLES=30, **changes), **cache))
+  assert rows_of(outs[0]) == rows_of(outs[1])
+  assert tokens_of(outs[0]) == tokens_of(outs[1])
+
+
+@pytest.mark.slow
+def test_processes_that_differ_are_refused(pair_dir, tmp_path):
+  """The second is told of another seed: one line on each, nothing written."""
+  out = tmp_path / 'out'
+  both = processes.start(2, '-c', f'''
+import os, runpy, sys
+sys.path.insert(0, 'scripts')
+sys.argv = {command_of(pair_dir, out)!r}
+sys.argv.append('--gin.SEED=' + os.environ['JAX_PROCESS_ID'])
+runpy.run_path(sys.argv[0], run_name='__main__')
+''')
+  for err in processes.stopped(both):
+    said = [x for x in err.splitlines() if x.startswith('sweep.py: ')]
+    assert len(said) == 1 and 'seed is 1, not 0' in said[0], err
+  assert not (out / sweep_lib.JOURNAL).exists()

@@ -1,0 +1,88 @@
+"""A sweep on a mesh of a process's devices gives the rows of one device."""
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+import processes
+from spec_cascades import targets
+from spec_cascades.evaluation import executors
+from spec_cascades.evaluation import meshes
+from spec_cascades.evaluation import points
+from spec_cascades.evaluation import sweep as sweep_lib
+
+RUN = '''
+import json, sys
+import jax
+from spec_cascades import sharding, targets
+from spec_cascades.evaluation import meshes, points, results, sweep
+from tests.evaluation.sweep_run_test import Bar
+out, root, batch, *drafters = sys.argv[1:]
+batch = int(batch)
+found = []
+for mesh in (meshes.Mesh(), meshes.Mesh(2, 2, 'tensor', 'data')):
+  run = sweep.Run(sweep.Sweep(
+      f'{out}{mesh.size}', tuple(points.Curve(
+          targets.Lossless, temperatures=(1.,), drafter=x)
+          for x in drafters), f'{root}/verifier', f'{root}/drafter',
+      examples=2 * batch - 1, gamma=2, batch=batch, timed=1, mesh=mesh,
+      buckets=((80, 10),)))
+  rows = run(Bar).rows
+  devices = {len(x.sharding.device_set) for x in jax.tree.leaves(
+      (run.pair.verifier.params, run.pair.drafter.params))}
+  cut = sum(not x.is_fully_replicated
+            for x in jax.tree.leaves(run.pair.verifier.params))
+  whole = all(x.is_fully_replicated
+              for x in jax.tree.leaves(run.pair.drafter.params))
+  found.append(dict(
+      rows=[[r.method, r.emitted, r.rounds, r.quality, r.histogram]
+            for r in rows], keys=[r.key for r in rows], cut=cut, whole=whole,
+      devices=sorted(devices)))
+print(json.dumps(found))
+'''
+
+
+def run(pair_dir, directory, batch, *drafters):
+  flags = os.environ.get('XLA_FLAGS', '')
+  done = subprocess.run(
+      [sys.executable, '-c', RUN, str(directory / 'out'), str(pair_dir),
+       str(batch), *drafters], cwd=processes.ROOT, capture_output=True,
+      text=True, check=False, env=dict(
+          os.environ, JAX_PLATFORMS='cpu',
+          PYTHONPATH=f'{processes.ROOT}{os.pathsep}{processes.ROOT / "tests"}',
+          XLA_FLAGS=f'{flags} --xla_force_host_platform_device_count=4'))
+  assert done.returncode == 0, done.stderr
+  return json.loads(done.stdout.splitlines()[-1])
+
+
+def check(one, four):
+  assert one['rows'] == four['rows'] and one['devices'] == [1]
+  assert four['devices'] == [4] and four['cut'] and not one['cut']
+  assert four['whole']
+  assert not set(one['keys']) & set(four['keys'])    # other points: other clock
+
+
+def test_rows_on_a_mesh_are_those_of_one_device(pair_dir, tmp_path):
+  check(*run(pair_dir, tmp_path, 1, 'chain'))
+
+
+@pytest.mark.slow
+def test_and_in_batches_with_every_drafter(pair_dir, tmp_path):
+  check(*run(pair_dir, tmp_path, 2, 'chain', 'tree', 'ngram', 'skip'))
+
+
+def test_meshes_that_can_not_be():
+  with pytest.raises(ValueError, match='model of a mesh is 0'):
+    meshes.Mesh(1, 0)
+  with pytest.raises(ValueError, match="Unknown rules 'all' of a mesh"):
+    meshes.Mesh(1, 2, 'all')
+  with pytest.raises(ValueError, match='takes 128 devices; this process has'):
+    meshes.Mesh(2, 64).layouts()
+  assert meshes.Mesh().layouts() is None
+  curves = (points.Curve(targets.Lossless),)
+  with pytest.raises(ValueError, match='split=True'):
+    sweep_lib.Sweep('x', curves, mesh=meshes.Mesh(1, 2), split=True)
+  with pytest.raises(ValueError, match='workers of Ray and mesh'):
+    executors.Ray().check(sweep_lib.Sweep('x', curves, mesh=meshes.Mesh(1, 2)))

@@ -1,0 +1,93 @@
+"""Traces: where the time went, and that naming parts changes no program."""
+import contextlib
+import json
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from spec_cascades import decode, targets
+from spec_cascades.drafters import chain
+from spec_cascades.evaluation import profiling
+from spec_cascades.warp import Warp
+from tests.common import LM, P, Q, RAGGED, keys
+
+SPEC = decode.GenSpecSample(LM, chain.Chain(LM, 2), 12, eos=-1)
+ARGS = P, Q, RAGGED, keys(3), targets.Chow(.3), Warp(jnp.float32(1))
+
+
+@pytest.fixture(scope='module')
+def traced(tmp_path_factory):
+  """The lines of a trace, its directory, and what was decoded in it."""
+  folder, lines = tmp_path_factory.mktemp('trace'), []
+  want = jax.block_until_ready(decode.run(SPEC, *ARGS))
+  with profiling.traced(str(folder / 'new'), lines.append):
+    got = jax.block_until_ready(decode.run(SPEC, *ARGS))
+  assert (got.tokens == want.tokens).all()
+  return lines, folder / 'new'
+
+
+def test_every_part_of_a_round_has_its_time(traced):
+  lines, folder = traced
+  path = profiling.newest(folder)
+  spent = profiling.seconds(path)
+  assert all(spent[name] > 0 for name in profiling.PARTS)
+  head, *rows, where = lines
+  assert head.split() == ['part', 'ms', 'share'] and str(path) in where
+  shares = {x[:14].strip(): float(x.split()[-1].rstrip('%')) for x in rows}
+  assert sum(shares.values()) == pytest.approx(100, abs=.4)
+  total = sum(spent.values())
+  for name, share in shares.items():
+    part = spent.get(name.replace(' ', '_'), 0)
+    assert share == pytest.approx(100 * part / total, abs=.06)
+
+
+def test_instructions_are_those_of_the_compiled_program(traced):
+  """Against the text of the same program, which XLA itself prints."""
+  text = decode.run.lower(SPEC, *ARGS).compile().as_text()
+  found = next(x for x in profiling.instructions(
+      profiling.newest(traced[1])).values() if any(
+          'sampling' in scope for _, scope in x.values()))
+  checked = 0
+  for line in text.splitlines():
+    name, equals, rest = line.strip().removeprefix('ROOT ').partition(' = ')
+    name = name.removeprefix('%')
+    if equals and 'op_name="' in rest and name in found:
+      opcode, scope = found[name]
+      assert f' {opcode}(' in rest
+      assert scope == rest.split('op_name="')[1].split('"')[0]
+      checked += 'sampling' in scope
+  assert checked > 5
+
+
+def test_names_of_parts_change_no_program(monkeypatch):
+  shown = lambda: (str(jax.make_jaxpr(decode.run)(
+      SPEC, *ARGS)), jax.jit(decode.run.__wrapped__).lower(
+          SPEC, *ARGS).as_text())
+  named = shown()
+  monkeypatch.setattr(jax, 'named_scope',
+                      lambda name: contextlib.nullcontext())
+  jax.clear_caches()
+  assert shown() == named
+
+
+@pytest.mark.parametrize('scope,part', [
+    ('jit(run)/while/body/drafting/mlp/dot_general', 'drafting'),
+    ('jit(run)/while/body/drafting/jit(x)/cache_writes/scatter',
+     'cache_writes'),
+    ('drafting:', 'drafting'), ('jit(run)/while/body/add', 'other'),
+    ('', 'other')])
+def test_the_innermost_name_counts(scope, part):
+  assert profiling.part_of(scope) == part
+
+
+def test_a_trace_of_nothing_says_so(tmp_path):
+  assert profiling.summary({}) == ['The trace has no operation of a device.']
+  with pytest.raises(ValueError, match='No trace under'):
+    profiling.newest(tmp_path)
+  (tmp_path / 'file').write_text(json.dumps(1))
+  with pytest.raises(ValueError, match='No trace can be written'):
+    with profiling.traced(str(tmp_path / 'file')):
+      pass
+  with profiling.traced(None):
+    pass

@@ -1,0 +1,143 @@
+"""Several processes of one command: joined, alike, and none left behind."""
+import json
+import signal
+import subprocess
+import sys
+
+import jax
+import pytest
+
+import processes
+from spec_cascades import fatal
+from spec_cascades import hosts
+
+PLACE = 'localhost:1234'
+CASES = {
+    'nothing': (dict(), {}, None),
+    'flags': (dict(coordinator=PLACE, num_processes=3, process_id=2), {},
+              (PLACE, 3, 2)),
+    'variables': (dict(), dict(JAX_COORDINATOR_ADDRESS=PLACE,
+                               JAX_NUM_PROCESSES='2', JAX_PROCESS_ID='1'),
+                  (PLACE, 2, 1)),
+    'flags first': (dict(process_id=0), dict(
+        JAX_COORDINATOR_ADDRESS=PLACE, JAX_NUM_PROCESSES='2',
+        JAX_PROCESS_ID='1'), (PLACE, 2, 0)),
+    'one process': (dict(coordinator=PLACE, num_processes=1, process_id=0), {},
+                    None),
+    'found out': (dict(coordinator='auto'), {}, (None, None, None)),
+    'a pod': (dict(), dict(TPU_WORKER_HOSTNAMES='a,b'), (None, None, None)),
+    'one host of TPUs': (dict(), dict(TPU_WORKER_HOSTNAMES='a'), None)}
+
+
+@pytest.mark.parametrize('name', CASES)
+def test_flags_then_variables_then_what_jax_finds_out(name):
+  given, environ, want = CASES[name]
+  every = {**dict(coordinator=None, num_processes=None, process_id=None),
+           **given}
+  assert hosts._completed(environ, **every) == want
+
+
+@pytest.mark.parametrize('given,what', [
+    (dict(coordinator=PLACE), 'num_processes and process_id must be given'),
+    (dict(num_processes=2, process_id=0), 'JAX_COORDINATOR_ADDRESS'),
+    (dict(coordinator=PLACE, num_processes=2, process_id=2), 'process_id'),
+    (dict(coordinator=PLACE, num_processes=0, process_id=0), 'num_processes'),
+    (dict(coordinator=PLACE, num_processes='x', process_id=0), "'x'"),
+    (dict(coordinator='localhost', num_processes=2, process_id=0),
+     "'localhost'; allowed: HOST:PORT")])
+def test_what_can_not_be_is_refused_before_joining(given, what):
+  with pytest.raises(ValueError, match=what):
+    hosts.start(**given, environ={})
+  assert hosts.count() == 1 and hosts.first()
+
+
+def test_an_error_of_a_collective_is_explained(monkeypatch):
+  broken = jax.errors.JaxRuntimeError(
+      'INTERNAL: Gloo all-reduce failed: Connection closed by peer\nmore')
+  assert hosts.cut_off(broken) is None            # of one process alone
+  monkeypatch.setattr(hosts, 'count', lambda: 4)
+  line = hosts.cut_off(broken)
+  assert line.startswith('process 0 of 4 stops') and '\n' not in line
+  assert 'Connection closed' in line and 'The same command goes on' in line
+  assert hosts.cut_off(jax.errors.JaxRuntimeError('out of memory')) is None
+  assert hosts.cut_off(RuntimeError('connection')) is None
+
+
+LOG = '''bar 1\rbar 2\rW line of our own
+E1123 06:58:47.1 1 coordination_service_agent.cc:289] Polled an error
+F1123 06:58:47.4 1 client.h:80] {} detected fatal errors. absl::Status: {}
+*** Check failure stack trace: ***
+    @     0x7f4307140634  absl::lts_20260107::log_internal::LogMessage::Send()
+'''
+
+
+@pytest.mark.parametrize('status,want', [
+    ('UNAVAILABLE: Failed to send. Either the leader task was', 'process 0'),
+    ('UNAVAILABLE: The following tasks are unhealthy (stopped sending '
+     'heartbeats):\n3\nThe tasks have crashed.', 'process 3 has given no')])
+def test_a_page_of_text_becomes_a_line(status, want):
+  done = subprocess.run(
+      [sys.executable, '-P', '-S', fatal.__file__, 'sweep.py'], check=True,
+      input=LOG.format(fatal.END.decode(), status), capture_output=True,
+      text=True)
+  *ours, line = done.stderr.split('\n')[:-1]
+  assert ours == ['bar 1', 'bar 2', 'W line of our own']
+  assert line.startswith('sweep.py: stopped') and want in line
+  assert line.endswith('The same command goes on.')
+
+
+def test_what_is_no_end_is_passed_on():
+  text = 'one\nE1123 06:58:47.1 1 coordination_service.cc:2] odd\ntwo\nthree'
+  done = subprocess.run(
+      [sys.executable, '-P', '-S', fatal.__file__, 'x'], check=True, text=True,
+      input=text, capture_output=True)
+  assert done.stderr == text
+
+
+TALK = '''
+import json, sys, time
+import jax
+from spec_cascades import hosts
+hosts.start()
+board = hosts.Board('b')
+mine = [board.draw() for _ in range(3)]
+board.put(f'said/{hosts.index()}', mine)
+everybody = hosts.gathered(dict(me=hosts.index()))
+out = dict(index=hosts.index(), count=hosts.count(), first=hosts.first(),
+           everybody=everybody, mine=mine, said=hosts.said(lambda: 'only once'),
+           devices=jax.device_count(), local=jax.local_device_count())
+hosts.barrier('read')
+if hosts.first():
+  out['board'], out['again'] = board.collect('said'), board.collect('said')
+print(json.dumps(out), flush=True)
+if sys.argv[1:]:
+  time.sleep(200)
+hosts.finish()
+'''
+
+
+def test_two_processes_talk():
+  first, second = [json.loads(out) for out, _ in processes.finish(
+      processes.start(2, '-c', TALK, devices=2))]
+  assert (first['index'], second['index']) == (0, 1)
+  assert first['first'] and not second['first'] and first['count'] == 2
+  for one in (first, second):
+    assert one['everybody'] == [dict(me=0), dict(me=1)]
+    assert one['said'] == 'only once'
+    assert (one['devices'], one['local']) == (4, 2)
+  assert sorted(first['mine'] + second['mine']) == list(range(6))
+  assert first['board'] == [first['mine'], second['mine']]
+  assert first['again'] == []
+
+
+@pytest.mark.parametrize('victim', [
+    0, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_death_ends_the_other_within_a_minute_in_one_line(victim):
+  both = processes.start(2, '-c', TALK, 'wait')
+  for process in both:
+    process.stdout.readline()
+  both[victim].send_signal(signal.SIGKILL)
+  err, = processes.stopped([both[1 - victim]])
+  both[victim].communicate()
+  assert err.count('\n') == 1, err
+  assert f'process {victim}' in err and 'The same command goes on' in err

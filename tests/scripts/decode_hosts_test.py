@@ -1,0 +1,86 @@
+"""decode.py on meshes and by several processes prints what one device does."""
+import subprocess
+
+import pytest
+
+import processes
+from spec_cascades.evaluation import pairs
+from spec_cascades.evaluation import translate
+
+LINES = ['Click the button to save.', '', 'The file is missing.',
+         'Open the menu.']
+SETTINGS = dict(rule='Chow', alpha=.3, gamma=2, temperature=1., max_length=8)
+
+
+@pytest.fixture(scope='module')
+def want(pair_dir):
+  """What each line becomes on one device, and the lines that are printed."""
+  pair = pairs.load(str(pair_dir / 'verifier'), str(pair_dir / 'drafter'))
+  translator = translate.Translator(pair, translate.Settings(**SETTINGS))
+  made = [''.join(step.text for step in translator(translator.encode(line), i))
+          if line else '' for i, line in enumerate(LINES)]
+  return ''.join(f'{text}\n' for text in made)
+
+
+@pytest.fixture
+def command(pair_dir, tmp_path):
+  path = tmp_path / 'texts'
+  path.write_text('\n'.join(LINES))
+  return ['scripts/decode.py', '--verifier', pair_dir / 'verifier',
+          '--drafter_dir', pair_dir / 'drafter', '--file', path,
+          *(x for name, value in SETTINGS.items()
+            for x in (f'--{name}', value))]
+
+
+def test_two_processes_share_the_lines_each_on_two_devices(command, want):
+  (out, _), (other, _) = processes.finish(processes.start(
+      2, *command, '--mesh', '1,2', devices=2))
+  assert out == want and other == ''
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('flags', [
+    ['--mesh', '2,1', '--layout', 'data'], ['--mesh', '2,2'],
+    ['--mesh', '2,2', '--layout', 'fsdp', '--drafter_layout', 'tensor'],
+    ['--mesh', '1,2', '--trace']])
+def test_one_process_on_any_mesh(command, want, flags):
+  (out, _), = processes.finish(processes.start(1, *command, *flags, devices=4))
+  if '--trace' in flags:
+    assert all(line in out.splitlines() for line in want.splitlines())
+  else:
+    assert out == want
+
+
+@pytest.mark.slow
+def test_a_profile_changes_no_text(command, want, tmp_path):
+  (out, err), = processes.finish(processes.start(
+      1, *command, '--mesh', '1,2', '--profile', tmp_path / 'trace', devices=2))
+  assert out == want and list(tmp_path.glob('trace/**/*.xplane.pb'))
+  shares = {x.split('  ')[0]: float(x.split()[-1].rstrip('%'))
+            for x in err.splitlines() if x.endswith('%')}
+  assert all(shares[x] > 0 for x in (
+      'prompts', 'drafting', 'verification', 'sampling', 'cache writes'))
+
+
+@pytest.mark.slow
+def test_four_processes_read_standard_input_of_the_first(command, want):
+  at = command.index('--file')
+  several = processes.start(4, *command[:at], *command[at + 2:],
+                            stdin=subprocess.PIPE)
+  several[0].stdin.write('\n'.join(LINES))
+  texts = processes.finish(several)
+  assert [out for out, _ in texts] == [want, '', '', '']
+
+
+@pytest.mark.parametrize('flags,what', [
+    (['--mesh', '4'], 'Got --mesh 4; allowed: DATA,MODEL'),
+    (['--mesh', '0,1'], 'data of a mesh is 0'),
+    (['--mesh', '1,64'], 'takes 64 devices; this process has'),
+    (['--mesh', '1,2', '--layout', 'x'], "Unknown rules 'x'")])
+def test_meshes_that_can_not_be_are_refused(command, flags, what, capsys,
+                                            monkeypatch):
+  monkeypatch.syspath_prepend(str(processes.ROOT / 'scripts'))
+  import decode as script          # scripts/decode.py
+  with pytest.raises(ValueError, match=what):
+    script.main([*map(str, command[1:]), *flags])
+  assert capsys.readouterr().out == ''

@@ -1,0 +1,127 @@
+"""A gcloud that keeps slices as folders, with what may go wrong with them.
+
+Run as a program: `gcloud ARGUMENTS`, in the world that $FAKECLOUD names:
+  calls.jsonl   every call's arguments
+  plan.json     states: what a queued resource goes through, the last one stays;
+                setup, sweep: by host and how often it was made, what happens
+                there: an exit code, or 'preempt'
+  NAME/         a slice that was asked for; NAME/HOST/ is a host's home
+"""
+import json
+import os
+import pathlib
+import shutil
+import signal
+import sys
+import time
+
+WORLD = pathlib.Path(os.environ['FAKECLOUD'])
+
+
+def counted(path):
+  """How often this was called with the path before."""
+  count = int(path.read_text()) if path.exists() else 0
+  path.write_text(str(count + 1))
+  return count
+
+
+def fail_there(text, code):
+  """As ssh does: the host's exit code is in words."""
+  print(text, file=sys.stderr)
+  fail('ERROR: (gcloud.compute.tpus.tpu-vm.ssh) [/usr/bin/ssh] exited with '
+       f'return code [{code}].')
+
+
+def flag(args, name):
+  return next((x.split('=', 1)[1] for x in args if x.startswith(f'{name}=')),
+              None)
+
+
+def fail(text, code=1):
+  print(text, file=sys.stderr)
+  sys.exit(code)
+
+
+def queued(args, plan, verb, name):
+  folder = WORLD / name
+  if verb == 'create':
+    if folder.exists():
+      fail(f'ERROR: ALREADY_EXISTS: {name}')
+    counted(WORLD / f'{name}.made')
+    folder.mkdir()
+  elif not folder.exists():
+    fail(f'ERROR: NOT_FOUND: Resource {name} was not found')
+  elif verb == 'delete':
+    shutil.rmtree(folder)
+  elif (folder / 'suspended').exists():
+    print('SUSPENDED')
+  else:
+    made = int((WORLD / f'{name}.made').read_text())
+    states = plan['states'][min(made, len(plan['states'])) - 1]
+    print(states[min(counted(folder / 'asked'), len(states) - 1)])
+
+
+def sweep(home, plan, name, host):
+  """Ten lines a go, 20 in all; whatever host 0 has written is kept."""
+  made = (WORLD / f'{name}.made').read_text()
+  what = plan.get('sweep', {}).get(f'{host}.{made}', 0)
+  journal = home / 'spec_cascades/runs/x/examples.jsonl'
+  if host == 0 and what in (0, 'preempt'):
+    journal.parent.mkdir(parents=True, exist_ok=True)
+    lines = journal.read_text().splitlines() if journal.exists() else []
+    last = 10 if what else 20
+    lines += [f'{{"line": {i}}}' for i in range(len(lines), last)]
+    journal.write_text(''.join(f'{x}\n' for x in lines))
+    print(f'{len(lines)} lines')
+  if what == 'preempt':
+    time.sleep(1)                      # results are collected meanwhile
+    (WORLD / name / 'suspended').touch()
+    signal.pause()                     # a connection that hangs
+  if what:
+    fail_there(f'sweep.py: no room on host {host}', what)
+
+
+def node(args, plan, verb, name):
+  if not (WORLD / name).exists():
+    fail(f'ERROR: NOT_FOUND: {name}')
+  if verb == 'describe':
+    print('10.0.0.7')
+    return
+  host = int(flag(args, '--worker'))
+  home = WORLD / name / str(host)
+  home.mkdir(exist_ok=True)
+  if verb == 'scp':
+    source, target = (
+        str(home / x.split(':', 1)[1]) if x.startswith(f'{name}:') else x
+        for x in args[args.index('scp') + 1:][:2])
+    if not os.path.exists(source):
+      fail(f'scp: {source}: No such file or directory')
+    if os.path.isdir(source):
+      shutil.copytree(source, pathlib.Path(target) / pathlib.Path(source).name,
+                      dirs_exist_ok=True)
+    else:
+      shutil.copy(source, target)
+    return
+  command = flag(args, '--command')
+  if 'scripts/sweep.py --' in command:
+    sweep(home, plan, name, host)
+  elif 'setup.sh' in command:
+    (home / 'spec_cascades').mkdir(exist_ok=True)
+    if code := plan.get('setup', {}).get(str(host), 0):
+      fail_there(f'pip: no space left on device {host}', code)
+
+
+def main():
+  args = sys.argv[1:]
+  with (WORLD / 'calls.jsonl').open('a') as file:
+    file.write(json.dumps(args) + '\n')
+  plan = json.loads((WORLD / 'plan.json').read_text())
+  assert args[:2] == ['compute', 'tpus'] and flag(args, '--zone') == 'z'
+  kind, verb = args[2:4]
+  name = args[4] if verb != 'scp' else next(
+      x for x in args[4:6] if ':' in x).split(':')[0]
+  (queued if kind == 'queued-resources' else node)(args, plan, verb, name)
+
+
+if __name__ == '__main__':
+  main()

@@ -1,0 +1,93 @@
+"""Training by several processes is training by one, on the devices of all."""
+import json
+import signal
+
+import jax
+import numpy as np
+import pytest
+
+import processes
+from spec_cascades.training import loop
+from spec_cascades.training import start
+from training.interrupted_test import command_of
+from training.runs import recipe, run_of
+
+NEAR = 1e-5                   # sums over devices have another order
+MESH = 'loop.Run.mesh = (2, 2)\n'
+
+
+def apart(some, others):
+  scale = max(np.abs(x).max() for x in jax.tree.leaves(some))
+  return max(jax.tree.leaves(jax.tree.map(
+      lambda a, b: np.abs(a - b).max() / scale, some, others)))
+
+
+def trained(directory, corpus, numbers, count, more='', devices=2):
+  directory.mkdir()
+  texts = processes.finish(processes.start(
+      count, *command_of(directory, corpus, numbers, more)[1:],
+      devices=devices))
+  return texts, start.restore(directory / 'run')
+
+
+def test_two_processes_train_as_one(corpus, tmp_path):
+  """Scores, checkpoints and the last parameters; one process writes."""
+  numbers = recipe(steps=4, warmup=2, cooldown=0, save_every=2, eval_every=4,
+                   log_every=2, eval_sentences=1, eval_batch=1, max_length=3)
+  texts, (got, step) = trained(tmp_path / 'two', corpus, numbers, 2, MESH)
+  want = loop.train(run_of(corpus, tmp_path / 'one', **vars(numbers)),
+                    log=lambda line: None).params
+  assert step == 4 and apart(want, got) < NEAR
+  assert 'step 4/4' in texts[0][0] and 'validation_loss' in texts[0][0]
+  assert texts[1][0] == ''
+  lines = [json.loads(x) for x in (
+      tmp_path / 'two/run/metrics.jsonl').read_text().splitlines()]
+  assert [x['step'] for x in lines] == [2, 4, 4]
+
+
+@pytest.mark.slow
+def test_four_processes_die_with_one_and_go_on(corpus, teacher, tmp_path):
+  """A student that writes its own texts; killed behind a checkpoint."""
+  more = f"""
+loop.Run.teacher = {str(teacher)!r}
+loop.Run.on_policy = @policies.OnPolicy()
+policies.OnPolicy.share = 0.5
+loop.Run.mesh = (4, 1)
+"""
+  numbers = recipe(steps=60, save_every=3, eval_every=60)
+  _, (want, _) = trained(tmp_path / 'whole', corpus, numbers, 4, more, 1)
+  place = tmp_path / 'killed'
+  place.mkdir()
+  command = command_of(place, corpus, numbers, more)[1:]
+  several = processes.start(4, *command)
+  processes.wait_for((place / 'run/checkpoints/6').exists, *several)
+  several[2].send_signal(signal.SIGKILL)
+  for err in processes.stopped([*several[:2], several[3]]):
+    said = [x for x in err.splitlines() if x.startswith('train.py: ')]
+    assert len(said) == 1, err
+    assert 'ommand goes on' in said[0] or 'checkpoint of step' in said[0], err
+  several[2].communicate()
+  texts = processes.finish(processes.start(4, *command))
+  assert 'resuming at step' in texts[0][0]
+  got, step = start.restore(place / 'run')
+  assert step == 60
+  jax.tree.map(np.testing.assert_array_equal, got, want)
+
+
+@pytest.mark.slow
+def test_a_notice_to_one_process_saves_and_ends_all(corpus, tmp_path):
+  command = command_of(tmp_path, corpus, recipe(steps=5000, save_every=5000),
+                       MESH)[1:]
+  both = processes.start(2, *command, devices=2)
+  processes.wait_for(lambda: (tmp_path / 'run/metrics.jsonl').exists(), *both)
+  both[1].send_signal(signal.SIGTERM)
+  processes.finish(both, timeout=120)
+  assert 0 < start.restore(tmp_path / 'run')[1] < 5000
+
+
+@pytest.mark.slow
+def test_a_mesh_of_fewer_devices_is_refused_in_one_line(corpus, tmp_path):
+  both = processes.start(2, *command_of(tmp_path, corpus, recipe())[1:])
+  for err in processes.stopped(both):
+    line, = [x for x in err.splitlines() if x.startswith('train.py: ')]
+    assert 'mesh=(1, 1) and 2 processes that have 2 devices' in line, err
