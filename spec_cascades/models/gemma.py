@@ -31,6 +31,7 @@ from spec_cascades.models import layers
 from spec_cascades.models import packed
 from spec_cascades.models import segments
 
+SUBLAYERS = SELF, MLP = 'self_attention', 'mlp'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +64,6 @@ class Rope:
     """Angle of every pair at every position, float32."""
     frequency = jnp.asarray(self.frequencies(width), jnp.float32)
     return position[..., None].astype(jnp.float32) * frequency[None, None]
-SUBLAYERS = SELF, MLP = 'self_attention', 'mlp'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -210,8 +210,8 @@ class DecoderLayer(nn.Module):
     """Hidden states [B, N, E] -> the same, and keys/values of the layer."""
     own, posts = None, self.config.post_norms
     if SELF not in self.skipped:
-      y, own = self.self_attention(self.pre_attention_norm(x), angle, mask,
-                                   write)
+      y = self.pre_attention_norm(x)
+      y, own = self.self_attention(y, angle, mask, write)
       x = x + (self.post_attention_norm(y) if posts else y)
     if MLP not in self.skipped:
       y = self.mlp(self.pre_mlp_norm(x))
@@ -327,26 +327,6 @@ class Transformer(nn.Module):
     return cap(read(hidden), self.config.logit_soft_cap)
 
 
-def joined(inputs: Int[Array, 'B W'], lengths: Int[Array, 'B'],
-           targets: Int[Array, 'B T']
-           ) -> tuple[Int[Array, 'B N'], Int[Array, 'B T']]:
-  """Inputs with their targets behind them, and where each target is predicted.
-
-  With inputs of 1 and 2 tokens, and padding (.) that is never seen:
-
-    a .   x y        a x y      0 1
-    b c   z .   ->   b c z      1 2
-
-  The last target is not read: nothing is predicted from it.
-  """
-  width, room = inputs.shape[1], targets.shape[1]
-  slot = jnp.arange(width + room - 1)[None] - lengths[:, None]
-  behind = jnp.take_along_axis(targets, jnp.clip(slot, 0, room - 1), 1)
-  padded = jnp.pad(inputs, ((0, 0), (0, room - 1)))
-  return (jnp.where(slot < 0, padded, behind),
-          lengths[:, None] - 1 + jnp.arange(room)[None])
-
-
 @dataclasses.dataclass(frozen=True)
 class Gemma(packed.PackedModel):
   """A decoder-only `LanguageModel`; the prompt is the prefix."""
@@ -372,7 +352,7 @@ class Gemma(packed.PackedModel):
           'inputs', 'input_segments', 'targets', 'target_segments'))
     else:
       texts = None
-      tokens, at = joined(*given('inputs', 'input_lengths', 'targets'))
+      tokens, at = segments.behind(*given('inputs', 'input_lengths', 'targets'))
     return self.module.apply({'params': params}, tokens, at, texts,
                              remat=remat, method='states')
 

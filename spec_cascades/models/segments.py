@@ -39,6 +39,26 @@ def shifted(tokens: Int[Array, 'B N'],
   return jnp.where(_begins(segments), 0, moved)
 
 
+def behind(inputs: Int[Array, 'B W'], lengths: Int[Array, 'B'],
+           targets: Int[Array, 'B T']
+           ) -> tuple[Int[Array, 'B N'], Int[Array, 'B T']]:
+  """Inputs of one text a row with its targets, and where those are predicted.
+
+  With inputs of 1 and 2 tokens, and padding (.) that is never seen:
+
+    a .   x y        a x y      0 1
+    b c   z .   ->   b c z      1 2
+
+  The last target is not read: nothing is predicted from it.
+  """
+  width, room = inputs.shape[1], targets.shape[1]
+  slot = jnp.arange(width + room - 1)[None] - lengths[:, None]
+  later = jnp.take_along_axis(targets, jnp.clip(slot, 0, room - 1), 1)
+  padded = jnp.pad(inputs, ((0, 0), (0, room - 1)))
+  return (jnp.where(slot < 0, padded, later),
+          lengths[:, None] - 1 + jnp.arange(room)[None])
+
+
 def joined(inputs: Int[Array, 'B W'], input_segments: Int[Array, 'B W'],
            targets: Int[Array, 'B T'], target_segments: Int[Array, 'B T']
            ) -> tuple[Int[Array, 'B N'], Int[Array, 'B N'], Int[Array, 'B N'],

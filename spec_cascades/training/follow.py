@@ -10,7 +10,7 @@ from jaxtyping import Array, Key
 import optax
 
 from spec_cascades import check
-from spec_cascades.models import gemma
+from spec_cascades.models import segments
 from spec_cascades.training import losses
 
 
@@ -104,7 +104,7 @@ def _encoded(lm, model, batch):
 
 def _joined(lm, model, batch):
   """The same of a model that reads inputs and targets as one text."""
-  tokens, at = gemma.joined(batch['inputs'], batch['input_lengths'],
-                            batch['targets'])
+  tokens, at = segments.behind(batch['inputs'], batch['input_lengths'],
+                               batch['targets'])
   states = lm.lm.module.apply({'params': model}, tokens, method='states')
   return tokens, states, None, at
