@@ -20,12 +20,11 @@ from spec_cascades.warp import Warp
 from tests.common import LM, P, Q, RAGGED, keys, select
 
 TREE = (-1, 0, 0, 1)
-MEDUSA, HYDRA = (heads.Headed(LM, heads.HeadsConfig(2, sequential=x))
-                 for x in (False, True))
+HYDRA = heads.Headed(LM, heads.HeadsConfig(3, sequential=True))
 PATHS = (0,), (2,), (2, 1)
 LAYER = features.Featured(LM, features.FeatureConfig(1, 4, 8))
 BESIDE = {lm: dict(model=P, heads=lm.fresh(P, jax.random.key(2)))
-          for lm in (MEDUSA, HYDRA, LAYER)}
+          for lm in (HYDRA, LAYER)}
 # name: (two instances that differ in numbers only, parameters)
 DRAFTERS = dict(
     Null=((null.Null(),) * 2, None),
@@ -42,8 +41,7 @@ DRAFTERS = dict(
     Jacobi=((jacobi.Jacobi(3),) * 2, None),
     Retrieval=((retrieval.Retrieval(3, 6, 4, 4),) * 2,
                retrieval.index(np.arange(40) ** 2 % 5)),
-    Medusa=((medusa.Medusa(MEDUSA, PATHS),) * 2, BESIDE[MEDUSA]),
-    Hydra=((medusa.Medusa(HYDRA, PATHS),) * 2, BESIDE[HYDRA]),
+    Medusa=((medusa.Medusa(HYDRA, PATHS),) * 2, BESIDE[HYDRA]),
     Eagle=((eagle.Eagle(LAYER, 3),) * 2, BESIDE[LAYER]),
     EagleTree=((eagle_tree.EagleTree(LAYER, 2, 2, 4),) * 2, BESIDE[LAYER]),
     Lookahead=((lookahead.Lookahead(5, 3, 3, 2, 8),) * 2, None),

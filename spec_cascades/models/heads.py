@@ -158,8 +158,10 @@ class Headed(Beside):
       embedded = (jnp.zeros((k, *state.shape), state.dtype)
                   if self.heads.sequential else None)
       made = self._head.init(key, jnp.zeros(state.shape, state.dtype), embedded)
-      own = {} if readout is None else dict(logits_dense=dict(kernel=readout))
-      return dict(made['params']) | own
+      if readout is None:
+        return dict(made['params'])
+      # A copy each: an update may be given no buffer twice to reuse.
+      return dict(made['params'], logits_dense=dict(kernel=jnp.copy(readout)))
 
     return {f'head_{k}': head(k) for k in range(1, self.heads.count + 1)}
 

@@ -81,6 +81,9 @@ def calibrate(run: loop.Run, *, nodes: int = 16, ranks: int = 8,
   pairs = quality.distinct_pairs(corpus, 'validation')
   order = np.random.default_rng(0).permutation(len(pairs))[:sentences]
   rows = [corpus.encode(pairs[i][0]) for i in order]
+  if len(rows) < 2:
+    raise ValueError(f'The validation split has {len(rows)} texts without a '
+                     'near-duplicate in train that fit; allowed: 2 or more.')
   half = len(rows) // 2
 
   def decoded(rows, **drafter):

@@ -73,7 +73,9 @@ class Progress:
     # Online, a drafter may have been rejected nowhere.
     many = counts.sum() or 1.
     mean = lambda name: float((counts * column(name)).sum() / many)
-    means = {name: mean(name) for name in ('loss', 'agreement', 'acceptance')
+    known = ('loss', 'agreement', 'acceptance')
+    others = sorted(set(self._steps[0]) - {*known, 'tokens', 'norm'})
+    means = {name: mean(name) for name in (*known, *others)
              if name in self._steps[0]}
     rate = counts.sum() / elapsed
     left = (self._total - step) * elapsed / steps

@@ -30,7 +30,7 @@ def made(name):
   lm, asked = dict(toy=(TOY, PROMPT),
                    t5=(T5, PROMPT.replace(inputs=INPUTS)))[name]
   lm = features.Featured(lm, SIZES[name])
-  params = lm.init_params(jax.random.key(4))
+  params = jax.jit(lm.init_params)(jax.random.key(4))
   if name == 't5':                    # logits of a few units
     params['model']['decoder']['decoder_norm']['scale'] *= 3.
   return lm, params, asked

@@ -20,7 +20,7 @@ BATCH = dict(
 
 def headed(sequential, count=3):
   lm = heads.Headed(T5, heads.HeadsConfig(count, sequential=sequential))
-  params = lm.init_params(jax.random.key(0))
+  params = jax.jit(lm.init_params)(jax.random.key(0))
   rng = np.random.default_rng(0)
   noise = lambda x: x + jnp.asarray(rng.normal(size=x.shape), x.dtype)
   return lm, dict(params, heads=jax.tree.map(noise, params['heads']))

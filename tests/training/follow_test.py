@@ -41,7 +41,7 @@ def law(logits):
 def test_the_loss_is_that_of_every_state(lm):
   """Text by text, without padding."""
   lm = features.Featured(lm, LAYER)
-  params = lm.init_params(jax.random.key(0))
+  params = jax.jit(lm.init_params)(jax.random.key(0))
   if lm.crosses:
     params['model']['decoder']['decoder_norm']['scale'] *= 3.
   total, sums = jax.jit(lambda x: follow.Follow()(lm, x, BATCH))(params)
@@ -100,7 +100,8 @@ def test_a_layer_is_trained_saved_and_drafts(corpus, verifier,  # noqa: F811
       objective=follow.Follow(distillation=losses.Distillation()),
       optimizer=optimizers.adamw)
   said = []
-  state = loop.train(run, log=said.append)
+  with jax.numpy_dtype_promotion('standard'):         # optax's Adam needs it
+    state = loop.train(run, log=said.append)
   jax.tree.map(np.testing.assert_array_equal, state.params['model'],
                whole.params)
   lines = [line for line in said if 'distance' in line]
