@@ -46,11 +46,11 @@ def add_hosts(parser: argparse.ArgumentParser) -> None:
   add('--process_id', type=int, help='which this is, from 0')
 
 
-def join(flags: argparse.Namespace, *, noticing: bool = False) -> None:
+def join(flags: argparse.Namespace, *, training: bool = False) -> None:
   """Joins the other processes that the flags or the environment name."""
   from spec_cascades import hosts  # pylint: disable=g-import-not-at-top
   hosts.start(flags.coordinator, flags.num_processes, flags.process_id,
-              noticing=noticing)
+              training=training)
 
 
 def run(main: Callable[[Sequence[str]], None]) -> None:

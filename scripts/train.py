@@ -16,7 +16,7 @@ def main(args: Sequence[str]) -> None:
   parser = _cli.gin_parser(__doc__)
   _cli.add_hosts(parser)
   flags, bindings = _cli.parse(parser, args)
-  _cli.join(flags, noticing=True)
+  _cli.join(flags, training=True)
   from spec_cascades.training import loop  # pylint: disable=g-import-not-at-top
   _cli.configure(flags.gin_file, bindings)
   _cli.call(loop.train)

@@ -38,7 +38,7 @@ CUT_OFF = ('gloo', 'unavailable', 'deadline_exceeded', 'connection',
 
 def start(coordinator: str | None = None, num_processes: int | None = None,
           process_id: int | None = None, *, wait: int = 300,
-          noticing: bool = False,
+          training: bool = False,
           environ: Mapping[str, str] = os.environ) -> None:
   """Joins the other processes; does nothing if there is only this one.
 
@@ -51,7 +51,9 @@ def start(coordinator: str | None = None, num_processes: int | None = None,
     num_processes: How many there are.
     process_id: Which of them this is, from 0.
     wait: Seconds for the others to come.
-    noticing: Whether SIGTERM is no end but a notice, see `ending`.
+    training: Whether devices of all processes exchange sums, and SIGTERM is no
+      end but a notice, see `ending`. Without it, CPUs do without Gloo, which
+      says things on standard output.
     environ: Variables that stand for what is None.
 
   Raises:
@@ -61,7 +63,9 @@ def start(coordinator: str | None = None, num_processes: int | None = None,
                      num_processes=num_processes, process_id=process_id)
   if given is None:
     return
-  jax.config.update('jax_enable_preemption_service', noticing)
+  jax.config.update('jax_enable_preemption_service', training)
+  if not training:
+    jax.config.update('jax_cpu_collectives_implementation', None)
   _explain()
   try:
     jax.distributed.initialize(

@@ -131,15 +131,22 @@ def _fitted(found, lm, key):
 def restore(model_dir: str) -> tuple[Any, int]:
   """Parameters of the newest checkpoint of a run, as numpy arrays; its step.
 
+  Whatever devices it was trained on, of one process or of several.
+
   Raises:
     ValueError: There is no checkpoint.
   """
   folder = pathlib.Path(model_dir).expanduser().absolute() / SAVES
-  with ocp.CheckpointManager(folder) as saves:
+  reader = ocp.StandardCheckpointHandler()
+  with ocp.CheckpointManager(folder, item_handlers=reader) as saves:
     newest = saves.latest_step()
     if newest is None:
       raise ValueError(f'No checkpoint under {folder}; train the model first.')
-    state = saves.restore(newest, args=ocp.args.StandardRestore())
+    here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    like = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here),
+        saves.item_metadata(newest).tree)
+    state = saves.restore(newest, args=ocp.args.StandardRestore(like))
   return jax.tree.map(np.asarray, state['params']), newest
 
 

@@ -32,6 +32,7 @@ def command(pair_dir, tmp_path):
             for x in (f'--{name}', value))]
 
 
+@pytest.mark.slow
 def test_two_processes_share_the_lines_each_on_two_devices(command, want):
   (out, _), (other, _) = processes.finish(processes.start(
       2, *command, '--mesh', '1,2', devices=2))

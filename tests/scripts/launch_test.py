@@ -34,7 +34,7 @@ def world(tmp_path, monkeypatch):
 def go(world, action, *rest, kind='v5litepod-16', **plan):
   (world / 'plan.json').write_text(json.dumps(dict(dict(states=READY), **plan)))
   script.main([action, '--name=s', '--project=p', '--zone=z', f'--type={kind}',
-               '--output=out', '--poll=.05', '--collect_every=.2', *rest])
+               '--output=out', '--poll=.25', '--collect_every=.2', *rest])
 
 
 def calls(world):

@@ -30,6 +30,7 @@ def trained(directory, corpus, numbers, count, more='', devices=2):
   return texts, start.restore(directory / 'run')
 
 
+@pytest.mark.slow
 def test_two_processes_train_as_one(corpus, tmp_path):
   """Scores, checkpoints and the last parameters; one process writes."""
   numbers = recipe(steps=4, warmup=2, cooldown=0, save_every=2, eval_every=4,
