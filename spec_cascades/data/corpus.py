@@ -14,6 +14,7 @@ from spec_cascades.data import catalogs
 from spec_cascades.data import debian
 from spec_cascades.data import descriptions
 from spec_cascades.data import files
+from spec_cascades.data import handbooks
 from spec_cascades.data import libreoffice
 from spec_cascades.data import manuals
 from spec_cascades.data import split
@@ -68,8 +69,13 @@ DEBIAN_DOCS = Corpus(
     source='en',
     target='de',
     beside='debian_ende',
-    packages=catalogs.PACKAGES
-    + tuple(dict.fromkeys(p for x in manuals.MANUALS for p in x.packages)),
+    packages=tuple(
+        dict.fromkeys(
+            catalogs.PACKAGES
+            + handbooks.PACKAGES
+            + tuple(p for x in manuals.MANUALS for p in x.packages)
+        )
+    ),
 )
 CORPORA = {x.name: x for x in (DEBIAN_ENDE, DEBIAN_SYNOPSIS, DEBIAN_DOCS)}
 
@@ -144,12 +150,13 @@ def read_debian_synopsis(
 def read_debian_docs(
     cache_dir: pathlib.Path, *, refresh: bool = False
 ) -> Iterator[Row]:
-  """Aligned pairs of programs' messages and of manuals."""
+  """Aligned pairs of programs' messages, of handbooks and of manuals."""
   debian.fetch_indices(cache_dir, refresh=refresh)
   roots = {x: debian.fetch_package(x, cache_dir) for x in DEBIAN_DOCS.packages}
-  for name in catalogs.PACKAGES:
-    for x in catalogs.read_pairs(roots[name]):
-      yield _row(DEBIAN_DOCS, x.en, x.de, origin=x.origin, group=x.group)
+  for reader in (catalogs, handbooks):
+    for name in reader.PACKAGES:
+      for x in reader.read_pairs(roots[name]):
+        yield _row(DEBIAN_DOCS, x.en, x.de, origin=x.origin, group=x.group)
   for manual in manuals.MANUALS:
     en, de = (roots[x] for x in manual.packages)
     for x in manuals.read_pairs(manual, en, de):

@@ -35,13 +35,23 @@ class Manual:
 
 
 _DOC = 'usr/share/doc'
-MANUALS = (
+_GNOME_PACKAGES = tuple(
+    'gnome-user-docs accerciser anjuta-common brasero-common cheese-common '
+    'deja-dup eog epiphany-browser-data evince-common evolution-common '
+    'file-roller gbrainy gedit-common gnome-boxes gnome-calculator '
+    'gnome-dictionary gnome-system-monitor gnome-terminal-data gnote '
+    'gthumb-data meld orca seahorse shotwell-common totem-common '
+    'zenity-common'.split()
+)
+MANUALS = tuple(
     Manual(
         'gnome_help',
-        ('gnome-user-docs', 'gnome-user-docs'),
+        (name, name),
         ('usr/share/help/C', 'usr/share/help/de'),
         '*.page',
-    ),
+    )
+    for name in _GNOME_PACKAGES
+) + (
     Manual(
         'installation_guide',
         ('installation-guide-amd64', 'installation-guide-amd64'),
@@ -122,6 +132,17 @@ def parse_blocks(page: str) -> list[tuple[str, str]]:
   return [(tag, x.removesuffix('¶')) for tag, x in texts if x]
 
 
+def align_pages(
+    english: str, german: str, *, origin: str, group: str
+) -> Iterator[align.Pair]:
+  """Pairs of two pages; none unless they have the same blocks in order."""
+  en, de = parse_blocks(english), parse_blocks(german)
+  if [x for x, _ in en] != [x for x, _ in de]:
+    return
+  for (_, source), (_, target) in zip(en, de):
+    yield from align.align_blocks(source, target, origin=origin, group=group)
+
+
 def read_pairs(
     manual: Manual, english_root: pathlib.Path, german_root: pathlib.Path
 ) -> Iterator[align.Pair]:
@@ -142,11 +163,9 @@ def read_pairs(
     other = german_dir / str(name).replace('.en.', '.de.')
     if not other.is_file():
       continue
-    en = parse_blocks(path.read_text(encoding='utf-8', errors='replace'))
-    de = parse_blocks(other.read_text(encoding='utf-8', errors='replace'))
-    if [x for x, _ in en] != [x for x, _ in de]:
-      continue
-    for (_, english), (_, german) in zip(en, de):
-      yield from align.align_blocks(
-          english, german, origin=manual.origin, group=str(name.with_suffix(''))
-      )
+    yield from align_pages(
+        path.read_text(encoding='utf-8', errors='replace'),
+        other.read_text(encoding='utf-8', errors='replace'),
+        origin=manual.origin,
+        group=str(name.with_suffix('')),
+    )

@@ -1,5 +1,6 @@
 """A whole build from handwritten sources, and the command line."""
 
+import bz2
 import json
 import pathlib
 import subprocess
@@ -58,6 +59,12 @@ def write_sources(cache):
     )  # fmt: skip
     page.parent.mkdir(parents=True)
     page.write_text(f'<h1>GIMP</h1><p>{text}</p>', encoding='utf-8')
+  handbook = {'en': 'Type the next word.', 'de': 'Das nächste Wort tippen.'}
+  for language, text in handbook.items():
+    folder = cache / 'packages/kturtle/usr/share/doc/HTML' / language / 'turtle'
+    folder.mkdir(parents=True)
+    page = f'<FILENAME filename="index.html"><p>{text}</p>'
+    (folder / 'index.cache.bz2').write_bytes(bz2.compress(page.encode()))
 
 
 def write_messages(cache):
@@ -102,10 +109,13 @@ def test_build_writes_marked_rows(cache, name):
 def test_more_text_is_for_training_and_far_from_validation_and_test(cache):
   corpus.build('debian_docs', cache_dir=cache)  # Builds debian_ende first.
   rows = list(corpus.read('debian_docs', 'train', cache))
-  assert {x['group'] for x in rows} == {'gettext/git', 'gimp_help/keys'}
+  assert {x['group'] for x in rows} == {
+      'gettext/git', 'gimp_help/keys', 'kde_handbooks/turtle/index',
+  }  # fmt: skip
   texts = {x['en']: x['de'] for x in rows}
   assert texts['Close all windows'] == 'Alle Fenster schließen'
   assert texts['Press any key.'] == 'Eine Taste drücken.'
+  assert texts['Type the next word.'] == 'Das nächste Wort tippen.'
   held = split.ShingleIndex([
       x['en']
       for name in ('validation', 'test')
