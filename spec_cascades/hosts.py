@@ -6,9 +6,9 @@ everything here is a plain call.
 """
 from __future__ import annotations
 
+import json
 import os
 import pathlib
-import pickle
 import subprocess
 import sys
 import time
@@ -143,7 +143,7 @@ def _client() -> Any:
 
 
 class Board:
-  """Notes that processes leave for each other, under one name.
+  """Notes that processes leave for each other, under one name: JSON.
 
   Boards of the same name are one: each process that makes its boards in the
   same order gets the same.
@@ -156,11 +156,11 @@ class Board:
 
   def put(self, key: Any, value: Any) -> None:
     """Leaves a note; there must be none."""
-    _client().key_value_set_bytes(f'{self._name}/{key}', pickle.dumps(value))
+    _client().key_value_set(f'{self._name}/{key}', json.dumps(value))
 
   def get(self, key: Any) -> Any:
     """Waits for a note."""
-    return pickle.loads(_client().blocking_key_value_get_bytes(
+    return json.loads(_client().blocking_key_value_get(
         f'{self._name}/{key}', DAY))
 
   def take(self, key: Any) -> Any:
@@ -171,10 +171,10 @@ class Board:
 
   def collect(self, folder: str) -> list[Any]:
     """Takes all notes whose keys begin with `folder/`, in order of keys."""
-    found = _client().key_value_dir_get_bytes(f'{self._name}/{folder}/')
+    found = _client().key_value_dir_get(f'{self._name}/{folder}/')
     for key, _ in found:
       _client().key_value_delete(key)
-    return [pickle.loads(value) for _, value in sorted(found)]
+    return [json.loads(value) for _, value in sorted(found)]
 
   def draw(self) -> int:
     """The next number, 0 first, that no process has had."""
@@ -182,7 +182,7 @@ class Board:
 
 
 def gathered(value: Any) -> list[Any]:
-  """What each process gave, by index; all have to ask."""
+  """What each process gave, by index, as JSON has it; all have to ask."""
   if count() == 1:
     return [value]
   board = Board('gathered')

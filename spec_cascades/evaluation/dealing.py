@@ -15,6 +15,7 @@ from spec_cascades import hosts
 from spec_cascades.evaluation import crew
 from spec_cascades.evaluation import decoding
 from spec_cascades.evaluation import environment
+from spec_cascades.evaluation import results
 from spec_cascades.evaluation import timing
 from spec_cascades.evaluation import work
 
@@ -62,7 +63,7 @@ def deal(job: decoding.Job, source: crew.Source) -> Iterator[decoding.Outcome]:
       if drawn >= hand.laid:            # the others have them all
         time.sleep(POLL)
         continue
-      index, unit = board.take(f'{UNITS}/{drawn}')
+      index, unit = _unit(board.take(f'{UNITS}/{drawn}'))
       drawn = None
       for outcome in decoder.decode(unit):
         yield outcome
@@ -86,14 +87,15 @@ def help_out(make: Callable[[], decoding.Job]) -> int:
   decoder, sent = decoding.Decoder(make()), itertools.count()
 
   def send(index, outcomes):
-    board.put(f'{OUTCOMES}/{hosts.index()}_{next(sent):09}', (index, outcomes))
+    board.put(f'{OUTCOMES}/{hosts.index()}_{next(sent):09}',
+              (index, list(map(dataclasses.asdict, outcomes))))
 
-  for outcome in decoder.prepare(needs):
+  for outcome in decoder.prepare(list(map(tuple, needs))):
     send(None, [outcome])
   done = 0
   with timing.CompileLog() as log, timing.quiet():
     while (found := board.take(f'{UNITS}/{board.draw()}')) is not None:
-      index, unit = found
+      index, unit = _unit(found)
       send(index, list(decoder.decode(unit)))
       done += 1
   board.put(f'{LAST}/{hosts.index()}', log.programs)
@@ -109,6 +111,18 @@ def needed(job: decoding.Job,
   clocked = job.plan.clocked
   return list({(key, len(job.rows[example]), trial in clocked): (
       key, example, trial) for key, example, trial in decodes}.values())
+
+
+def _unit(note):
+  """A unit with its number."""
+  index, unit = note
+  return index, work.Unit(**{
+      **unit, 'decodes': tuple(map(tuple, unit['decodes']))})
+
+
+def _outcome(note):
+  records = [results.Record(**x) for x in note['records']]
+  return decoding.Outcome(**{**note, 'records': records})
 
 
 @dataclasses.dataclass
@@ -128,7 +142,9 @@ class _Hand:
       taken = source.take(wait=not self.out)
       if taken is None:
         break
-      self.board.put(f'{UNITS}/{self.laid}', taken)
+      index, unit = taken
+      self.board.put(f'{UNITS}/{self.laid}',
+                     (index, dataclasses.asdict(unit)))
       self.laid, self.out = self.laid + 1, self.out + 1
     return not self.out
 
@@ -138,7 +154,7 @@ class _Hand:
       return
     self.looked = time.monotonic()
     for index, outcomes in self.board.collect(OUTCOMES):
-      yield from outcomes
+      yield from map(_outcome, outcomes)
       if index is not None:
         self.finished(index)
 
