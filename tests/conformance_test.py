@@ -187,7 +187,8 @@ class TestDrafters:
     spec, params, target = self.make(name)
     state = spec(P, params, RAGGED, keys(3), target, Warp())
     assert (state.lengths == 20).all()
-    caches = [state.cache, state.drafter][:1 + hasattr(spec.drafter, 'lm')]
+    own = getattr(state.drafter, 'cache', state.drafter)
+    caches = [state.cache, own][:1 + hasattr(spec.drafter, 'lm')]
     caches += state.drafter if hasattr(spec.drafter, 'lms') else ()
     for cache in caches:
       np.testing.assert_array_equal(cache.length, 19)

@@ -50,10 +50,10 @@ MUTANTS = (
     Mutant('q of the next node', 'verify.py',
            'draft.prediction.probs[node, token]\n\n\ndef leading',
            'draft.prediction.probs[node + 1, token]\n\n\ndef leading', CHOW),
-    Mutant('q of another row', 'drafters/chain.py',
-           'draft = types.Draft(types.chain(tokens[:, :-1], last), q,',
-           'draft = types.Draft(types.chain(tokens[:, :-1], last), '
-           'jax.tree.map(lambda x: jnp.roll(x, 1, 0), q),', PLAIN_CHAIN),
+    Mutant('q of another row', 'drafters/growing.py',
+           'reduced.widen(lm, params, q),',
+           'jax.tree.map(lambda x: jnp.roll(x, 1, 0), '
+           'reduced.widen(lm, params, q)),', PLAIN_CHAIN),
     Mutant('one law for the nodes of all models', 'verify.py',
            'rest: draft.laws[m])', 'rest: draft.laws[1])',
            ('tests/drafters/specinfer_test.py', '-k', 'own_laws')),
@@ -69,11 +69,11 @@ MUTANTS = (
            _law('fast and Block')),
     Mutant('k-SEQ with rho = 1', 'verify.py', 'rho = _selection(q, pi, many)',
            'rho = jnp.ones(len(pi))', _law('fast and KSeq')),
-    Mutant('sampled child dropped for its own q', 'drafters/chain.py',
-           '(last == gamma) & self.stop(new), i, last)',
-           '(last == gamma) & (jax.vmap(lambda p, k: p[warp_lib.sample(p, k)'
+    Mutant('sampled child dropped for its own q', 'drafters/growing.py',
+           '(i < last) & stop(new), i, last)',
+           '(i < last) & (jax.vmap(lambda p, k: p[warp_lib.sample(p, k)'
            '])(new.probs, jax.vmap(jax.random.fold_in, (0, None))(keys, i))'
-           ' < self.stop.threshold), i, last)',
+           ' < stop.threshold), i, last)',
            _law('fast and Chain and Chow')),
     Mutant('residual of equal laws is uniform', 'warp.py',
            'jnp.where(total > 0, total, 1), pi)',
@@ -140,8 +140,9 @@ MUTANTS = (
            'count(complete & rejected), count(complete & ~rejected)',
            'count(complete & ~rejected), count(complete & rejected)', CUTS),
     # Caches and positions.
-    Mutant('no key/value of the last accepted draft', 'drafters/chain.py',
-           'steps = gamma + ctx.leaf_q', 'steps = gamma', CACHES),
+    Mutant('no key/value of the last accepted draft', 'drafters/growing.py',
+           'steps = len(ctx.lengths), length + ctx.leaf_q',
+           'steps = len(ctx.lengths), length', CACHES),
     Mutant('stale key/value after the bonus token', 'models/prefill.py',
            'start = jnp.maximum(cache.length - 1, 0)', 'start = cache.length',
            CACHES),
@@ -161,7 +162,7 @@ MUTANTS = (
     Mutant('padding of a prompt committed', 'models/prefill.py',
            'return joined, cache.truncate(prompt.prefix_lengths - 1)',
            'return joined, cache', ('tests/invariance_test.py', '-k', 'mates')),
-    Mutant('encoder padding attended to', 'models/t5.py',
+    Mutant('encoder padding attended to', 'models/segments.py',
            'jnp.broadcast_to((inputs > 0)[:, None], (b, n, width))',
            'jnp.broadcast_to((inputs >= 0)[:, None], (b, n, width))',
            ('tests/models/t5_test.py', '-k', 'padding')),

@@ -27,6 +27,7 @@ from spec_cascades import struct
 from spec_cascades import types
 from spec_cascades.models import heads
 from spec_cascades.models import layers
+from spec_cascades.models import segments
 from spec_cascades.models import t5
 
 
@@ -171,7 +172,7 @@ class Featured(heads.Beside):
     cross = (None, None)
     if self.crosses:
       memory, inputs = encoded
-      cross = memory, t5.seen(inputs, tokens.shape[1])
+      cross = memory, segments.seen(inputs, tokens.shape[1])
     embedded = self.lm.embed(params['model'], tokens)
     return self.layer(before.shape[-1], before.dtype).apply(
         {'params': params['heads']}, before, embedded, distance, mask, cross,

@@ -10,7 +10,7 @@ import pytest
 
 from spec_cascades import check, decode, exact, targets, theory, types
 from spec_cascades.drafters import sequoia, tree
-from spec_cascades.evaluation import forced, drafting, shapes, text
+from spec_cascades.evaluation import drafting, forced, pairs, shapes, text
 from spec_cascades.warp import Warp
 from tests.common import LM, P, PREFIX, Q, keys, prompt
 
@@ -123,8 +123,8 @@ def test_a_shape_is_saved_and_drafted_with(tmp_path):
   best = sequoia.best((.6, .2), TIMES, uses_q=False)
   shapes.write(path, best)
   assert shapes.read(path) == best
-  pair = python_types.SimpleNamespace(
-      drafter=python_types.SimpleNamespace(lm=LM, params=Q))
+  pair = pairs.Pair(None, python_types.SimpleNamespace(lm=LM, params=Q), None,
+                    '')
   drafting.check_name(f'tree:{path}', LOSSLESS, 3)
   made, params = drafting.make(f'tree:{path}', pair, 3)
   assert made.parents == best.parents and params is Q
@@ -132,7 +132,7 @@ def test_a_shape_is_saved_and_drafted_with(tmp_path):
     path.write_text(bad)
     with pytest.raises(ValueError, match='does not hold the shape of a tree'):
       drafting.make(f'tree:{path}', pair, 3)
-  with pytest.raises(ValueError, match='names a file; allowed: for tree'):
+  with pytest.raises(ValueError, match='a path may follow one of'):
     drafting.check_name('chain:x', LOSSLESS, 3)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from spec_cascades import decode, targets, types
 from spec_cascades.drafters import chain, tree
-from spec_cascades.evaluation import counted, drafting
+from spec_cascades.evaluation import counted, drafting, pairs
 from spec_cascades.models import counts
 from spec_cascades.warp import Warp
 from tests.common import (
@@ -145,13 +145,13 @@ def test_a_table_is_saved_and_drafted_with(tmp_path):
   counted.write(path, TABLE)
   jax.tree.map(np.testing.assert_array_equal, counted.read(path), TABLE)
   model = lambda lm, params: python_types.SimpleNamespace(lm=lm, params=params)
-  pair = python_types.SimpleNamespace(verifier=model(LM, P), drafter=None)
+  pair = pairs.Pair(model(LM, P), None, None, '')
   name = f'counts:{path}'
   drafting.check_name(name, targets.Chow(.1), 3)
   drafting.supplied(pair, [(name, 3)])
   made, table = drafting.make(name, pair, 3)
   assert made == chain.Chain(COUNTS, 3) and len(table.levels) == 2
-  with pytest.raises(ValueError, match='counts:FILE'):
+  with pytest.raises(ValueError, match='counts:PATH'):
     drafting.check_name('counts', targets.Lossless(), 3)
   path.write_bytes(b'x')
   with pytest.raises(ValueError, match='does not hold a table of counts'):
