@@ -80,7 +80,9 @@ class TestBoth:
       np.testing.assert_array_equal(alone.tokens[0], together.tokens[row])
 
   @pytest.mark.parametrize('target,warp', [
-      (LOSSLESS, Warp()), (targets.TruncatedTopP(.1), Warp(.7, top_k=4))],
+      (LOSSLESS, Warp()),
+      pytest.param(targets.TruncatedTopP(.1), Warp(.7, top_k=4),
+                   marks=pytest.mark.slow)],
                            ids=['lossless', 'truncated'])
   def test_sampled_rows_follow_the_exact_joint(self, drafter, target, warp):
     """Guesses depend on what was drawn before; the law must not."""

@@ -87,7 +87,9 @@ def test_greedy_tokens_are_those_without_drafts():
 
 
 @pytest.mark.parametrize('target,warp', [
-    (LOSSLESS, Warp()), (targets.TruncatedTopP(.1), Warp(.7, top_k=4))],
+    (LOSSLESS, Warp()),
+      pytest.param(targets.TruncatedTopP(.1), Warp(.7, top_k=4),
+                   marks=pytest.mark.slow)],
                          ids=['lossless', 'truncated'])
 def test_sampled_rows_follow_the_exact_joint(target, warp):
   spec = decode.GenSpecSample(LM, DRAFTER, 6, eos=-1)
