@@ -102,20 +102,26 @@ def loading_bar() -> Callable[..., Any]:
                            delay=delay)
 
 
-def add_texts(parser: argparse.ArgumentParser) -> None:
-  """Flags that say which texts to read, see `texts`."""
+def text_parser(doc: str) -> Parser:
+  """A parser for what makes something of texts for a verifier, see `texts`."""
+  parser = Parser(description=doc,
+                  formatter_class=argparse.RawDescriptionHelpFormatter)
   add = parser.add_argument
+  add('--output', required=True, help='directory to write')
+  add('--verifier', help='model directory, or any checkpoint; default: the '
+      'shipped one')
   add('--corpora', help='comma-separated corpora that build_corpus.py made')
   add('--file', help='or: a file with one text a line')
   add('--cache_dir', default='~/.cache/spec_cascades',
       help='directory that build_corpus.py filled (default: %(default)s)')
+  return parser
 
 
 def texts(flags: argparse.Namespace, side: str, split: str) -> Iterator[str]:
   """Texts one by one; ValueError if it is not clear which.
 
   Args:
-    flags: See `add_texts`.
+    flags: See `text_parser`.
     side: 'source' or 'target' of a corpus.
     split: Of a corpus.
   """

@@ -8,7 +8,6 @@ Examples:
 """
 from __future__ import annotations
 
-import argparse
 import pathlib
 import time
 from typing import Sequence
@@ -16,20 +15,9 @@ from typing import Sequence
 import _cli
 
 
-def _parser() -> argparse.ArgumentParser:
-  parser = _cli.Parser(description=__doc__,
-                       formatter_class=argparse.RawDescriptionHelpFormatter)
-  add = parser.add_argument
-  add('--output', required=True, help='directory to write')
-  _cli.add_texts(parser)
-  add('--verifier', help='model directory, or any checkpoint, whose tokens it '
-      'is to have; default: the shipped one')
-  return parser
-
-
 def main(args: Sequence[str]) -> None:
   """Builds, writes, and says how large it is."""
-  flags = _parser().parse_args(args)
+  flags = _cli.text_parser(__doc__).parse_args(args)
   texts = _cli.texts(flags, 'target', 'train')
   # pylint: disable=g-import-not-at-top
   from spec_cascades.drafters import retrieval

@@ -17,13 +17,8 @@ import _cli
 
 
 def _parser() -> argparse.ArgumentParser:
-  parser = _cli.Parser(description=__doc__,
-                       formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser = _cli.text_parser(__doc__)
   add = parser.add_argument
-  add('--output', required=True, help='directory to write')
-  _cli.add_texts(parser)
-  add('--verifier', help='model directory, or any checkpoint; default: the '
-      'shipped one')
   add('--texts', type=int, default=32, help='inputs to calibrate on, of the '
       'validation split or from the file (default: %(default)s)')
   add('--gamma', type=int, default=4, help='draft length')

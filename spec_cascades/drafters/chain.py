@@ -10,12 +10,13 @@ from spec_cascades import struct
 from spec_cascades import types
 from spec_cascades.drafters import growing
 from spec_cascades.drafters.cached import Cached
+from spec_cascades.drafters.line import Line
 from spec_cascades.drafters.stop import Below  # noqa: F401, a stop for it
 from spec_cascades.models import prefill
 
 
 @struct.dataclass
-class Chain(Cached):
+class Chain(Line, Cached):
   """Draws gamma = `length` tokens from a small model, one after the other.
 
   Rules that use q need it at the last node too: gamma + 1 steps, the last of
@@ -32,14 +33,6 @@ class Chain(Cached):
   length: int = struct.field(pytree_node=False)
   stop: Any = None
   most: int | Int[Array, '*B'] | None = None
-
-  def __post_init__(self):
-    check.gamma(self.length)
-
-  @property
-  def num_nodes(self) -> int:
-    """The root and the drafts."""
-    return self.length + 1
 
   def validate(self, batch: int | None = None) -> None:
     """Raises ValueError for a bad threshold or `most`; host only."""

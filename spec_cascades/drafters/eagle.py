@@ -10,6 +10,7 @@ from spec_cascades import check
 from spec_cascades import struct
 from spec_cascades import types
 from spec_cascades.drafters import growing
+from spec_cascades.drafters.line import Line
 from spec_cascades.models import features as features_lib
 
 
@@ -94,7 +95,7 @@ class Follower:
 
 
 @struct.dataclass
-class Eagle(Follower):
+class Eagle(Line, Follower):
   """Draws gamma = `length` tokens, one after the other, from predicted states.
 
   q is the verifier's head on a predicted state, so that every rule works, and
@@ -109,14 +110,6 @@ class Eagle(Follower):
   """
   features: Any = struct.field(pytree_node=False)
   length: int = struct.field(pytree_node=False)
-
-  def __post_init__(self):
-    check.gamma(self.length)
-
-  @property
-  def num_nodes(self) -> int:
-    """The root and the drafts."""
-    return self.length + 1
 
   @property
   def max_depth(self) -> int:

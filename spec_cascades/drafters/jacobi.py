@@ -6,14 +6,14 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Int, Key
 
-from spec_cascades import check
 from spec_cascades import struct
 from spec_cascades import types
+from spec_cascades.drafters.line import Line
 from spec_cascades.drafters.stateless import Stateless
 
 
 @struct.dataclass
-class Jacobi(Stateless):
+class Jacobi(Line, Stateless):
   """Guesses `length` tokens; the verifier's best ones are the next guesses.
 
   x_i <- argmax p(. | prefix, x_1 .. x_{i-1}) for all i at once: a fixed-point
@@ -26,14 +26,6 @@ class Jacobi(Stateless):
   Reference: Santilli et al. (2023), Alg. 2, https://arxiv.org/abs/2305.10427
   """
   length: int = struct.field(pytree_node=False)
-
-  def __post_init__(self):
-    check.gamma(self.length)
-
-  @property
-  def num_nodes(self) -> int:
-    """The root and the guesses."""
-    return self.length + 1
 
   def init(self, params: Any, prompt: types.Prompt, hidden: Any,
            capacity: int) -> Int[Array, 'B M']:

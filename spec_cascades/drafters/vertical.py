@@ -13,6 +13,7 @@ from spec_cascades import stats
 from spec_cascades import struct
 from spec_cascades import targets
 from spec_cascades import types
+from spec_cascades.drafters.line import Line
 from spec_cascades.models import prefill
 
 
@@ -24,7 +25,7 @@ class Levels:
 
 
 @struct.dataclass
-class Vertical:
+class Vertical(Line):
   """A chain of a small model, which another drafter drafts for the model.
 
   The model judges the inner drafts as a verifier would, losslessly: the chain
@@ -43,14 +44,6 @@ class Vertical:
   lm: Any = struct.field(pytree_node=False)
   drafter: Any
   length: int = struct.field(pytree_node=False)
-
-  def __post_init__(self):
-    check.gamma(self.length)
-
-  @property
-  def num_nodes(self) -> int:
-    """The root and the drafts."""
-    return self.length + 1
 
   def validate(self, batch: int | None = None) -> None:
     """Raises ValueError for what the inner drafter can't use; host only."""

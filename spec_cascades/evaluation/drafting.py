@@ -201,7 +201,7 @@ def _model(path, pair):
 
 
 def _file(read):
-  """A reader of one file, of which it may be given the folder."""
+  """A reader of one file."""
   def found(path, pair):
     del pair
     place = pathlib.Path(path).expanduser()
