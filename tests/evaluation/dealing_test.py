@@ -14,7 +14,7 @@ from spec_cascades.evaluation import work
 RUN = '''
 import dataclasses, json, sys, time
 from spec_cascades import hosts
-from spec_cascades.evaluation import dealing, decoding, work
+from spec_cascades.evaluation import dealing, decoding, results, work
 COUNT = int(sys.argv[1])
 
 class Decoder:
@@ -27,7 +27,9 @@ class Decoder:
 
   def decode(self, unit):
     time.sleep(.1)
-    yield decoding.Outcome(records=[(hosts.index(), unit.decodes)])
+    yield decoding.Outcome(records=[results.Record(
+        *decode[:2], None, [], 0, dict(who=hosts.index()), decode[2])
+                                    for decode in unit.decodes])
 
 @dataclasses.dataclass
 class Source:
@@ -59,7 +61,8 @@ for _ in range(2):                       # two sweeps, one behind the other
     found.append(dict(
         done=sorted(source.finished), late=sum(x.late for x in outcomes),
         compiled=[x.compiled for x in outcomes if x.compiled],
-        records=[x for one in outcomes for x in one.records]))
+        records=[(x.stats['who'], x.example)
+                 for one in outcomes for x in one.records]))
   else:
     found.append(dealing.help_out(Job))
 if hosts.first():
@@ -85,10 +88,9 @@ def check(count, units):
   assert [x[-1] for x in others] == [0] * (count - 1)       # skipped
   for sweep, found in enumerate(first):
     assert found['done'] == list(range(units)) and found['late'] == 0
-    decoded = [record[1][0][1] for record in found['records']]
+    whose, decoded = zip(*found['records'])
     assert sorted(decoded) == list(range(units))
-    shares = [sum(record[0] == i for record in found['records'])
-              for i in range(count)]
+    shares = [whose.count(i) for i in range(count)]
     assert min(shares) > 0 and shares[1:] == [x[sweep] for x in others]
     assert [x['who'] for x in sorted(
         found['compiled'], key=lambda x: x['who'])] == list(range(count))
