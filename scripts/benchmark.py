@@ -41,6 +41,7 @@ from spec_cascades.evaluation import copying
 from spec_cascades.evaluation import costs
 from spec_cascades.evaluation import environment
 from spec_cascades.evaluation import heads
+from spec_cascades.evaluation import lossless
 from spec_cascades.evaluation import memory as memory_lib
 from spec_cascades.evaluation import overhead
 from spec_cascades.evaluation import pairs
@@ -286,7 +287,7 @@ def _ratio(found) -> str:
 def shipped(args) -> None:
   """Greedy speculative decoding with the shipped pair, against p alone."""
   for gamma in args.gammas:
-    found = benchmarks.lossless_pair(gamma, args.runs)
+    found = lossless.measured(gamma, args.runs)
     same = sum(a == b for a, b in zip(found.alone, found.speculative))
     rounds = sum(x['rounds'] for x in found.stats)
     total = {k: sum(x[k] for x in found.stats) for k in ('accepted', 'drafted')}

@@ -2,6 +2,7 @@
 
 A transformer's rows, whose products change shape, do so up to a near-tie. The
 decoding runs in a process of its own, where the CPU counts as 8 devices.
+`sharding_test` has the fast cases.
 """
 import json
 import os
@@ -96,6 +97,7 @@ def found():
   return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', CASES)
 def test_tokens_do_not_depend_on_the_number_of_devices(found, name):
   (alone, one), *others = found[name]
@@ -105,6 +107,7 @@ def test_tokens_do_not_depend_on_the_number_of_devices(found, name):
     assert tokens == alone
 
 
+@pytest.mark.slow
 def test_a_transformer_agrees_on_8_devices_or_differs_at_a_near_tie(found):
   rounds, apart = found['margins']
   print(f'{rounds} rounds; margins of rows that differ: {apart}')

@@ -1,5 +1,6 @@
 """Who may import whom, and what importing the package costs."""
 import ast
+import graphlib
 import pathlib
 import subprocess
 import sys
@@ -69,6 +70,19 @@ def test_imports_point_down(path):
       assert near or RANK[used] < RANK[layer], name
     elif RANK[layer] < OUTER:
       assert top in LIBRARIES or top in sys.stdlib_module_names, name
+
+
+def test_no_modules_import_each_other():
+  """At any distance; what functions import when they run does not count."""
+  names = {'.'.join(path.relative_to(ROOT).with_suffix('').parts)
+           for path in FILES}
+  graph = {}
+  for path in FILES:
+    top = [x for x in ast.parse(path.read_text()).body
+           if isinstance(x, ast.ImportFrom)]
+    graph['.'.join(path.relative_to(ROOT).with_suffix('').parts)] = {
+        f'{x.module}.{alias.name}' for x in top for alias in x.names} & names
+  graphlib.TopologicalSorter(graph).prepare()             # or it says where
 
 
 def test_ray_is_imported_by_one_module_when_it_is_used():

@@ -156,7 +156,8 @@ def test_control_passes():
 
 
 @pytest.mark.parametrize('rule', [
-    targets.Lossless(), targets.Chow(.3), targets.TokenV3(.05)],
+    targets.Lossless(), pytest.param(targets.Chow(.3), marks=pytest.mark.slow),
+    targets.TokenV3(.05)],
     ids=lambda rule: type(rule).__name__)
 def test_two_percent_of_lenience_is_seen(rule):
   """Rows of the biased verifier itself, as many as the cases have."""

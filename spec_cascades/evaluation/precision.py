@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from spec_cascades import types
-from spec_cascades.evaluation import benchmarks
+from spec_cascades.evaluation import lossless
 from spec_cascades.evaluation import pairs
 from spec_cascades.evaluation import text
 
@@ -110,10 +110,10 @@ def compare(gamma: int, *, load: Callable[..., pairs.Pair] = pairs.load,
     dtype: Of the narrow computation.
   """
   pair = load()
-  inputs = benchmarks.sentences(pair, limit)
-  wide = benchmarks.lossless_pair(gamma, 1, pair=pair, limit=limit)
-  narrow = benchmarks.lossless_pair(gamma, 1, pair=load(dtype=dtype),
-                                    limit=limit)
+  inputs = lossless.sentences(pair, limit)
+  wide = lossless.measured(gamma, 1, pair=pair, limit=limit)
+  narrow = lossless.measured(gamma, 1, pair=load(dtype=dtype),
+                             limit=limit)
   ours = top_two(pair.verifier, inputs, wide.alone)
   theirs = top_two(pair.verifier, inputs, narrow.alone)
   return Report(len(inputs), np.concatenate([gaps for gaps, _ in ours]),

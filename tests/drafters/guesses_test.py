@@ -27,8 +27,9 @@ def branches(chains, nodes=None):
   for row, chain in zip(tokens[0], chains):
     row[:len(chain)] = chain
   lengths = jnp.array([[len(chain) for chain in chains]])
-  return select(types.branches(jnp.array([7]), jnp.asarray(tokens), lengths,
-                               nodes or 1 + 3 * len(chains)), 0)
+  return select(jax.jit(types.branches, static_argnums=3)(
+      jnp.array([7]), jnp.asarray(tokens), lengths,
+      nodes or 1 + 3 * len(chains)), 0)
 
 
 def paths(nodes):

@@ -2,6 +2,7 @@
 import numpy as np
 
 from spec_cascades.evaluation import benchmarks
+from spec_cascades.evaluation import lossless
 from spec_cascades.evaluation import pairs
 from spec_cascades.models import t5
 
@@ -19,7 +20,7 @@ def test_forced_decodes_emit_what_was_asked_at_the_rate():
 
 def test_lossless_outputs_are_the_verifiers(pair_dir):
   pair = pairs.load(str(pair_dir / 'verifier'), str(pair_dir / 'drafter'))
-  short = benchmarks.lossless_pair(2, 2, pair=pair, limit=3)
+  short = lossless.measured(2, 2, pair=pair, limit=3)
   assert short.alone == short.speculative and len(short.alone) == 3
   assert all(x['accepted'] <= x['drafted'] for x in short.stats)
   np.testing.assert_allclose(

@@ -4,7 +4,7 @@ import functools
 import numpy as np
 import pytest
 
-from spec_cascades.evaluation import benchmarks
+from spec_cascades.evaluation import lossless
 from spec_cascades.evaluation import pairs
 from spec_cascades.evaluation import precision
 
@@ -26,8 +26,8 @@ def load(pair_dir, **options):
 
 def test_teacher_forced_argmaxes_are_the_greedy_texts(pair_dir):
   pair = load(pair_dir)
-  inputs = benchmarks.sentences(pair, 3)
-  texts = benchmarks.lossless_pair(2, 1, pair=pair, limit=3).alone
+  inputs = lossless.sentences(pair, 3)
+  texts = lossless.measured(2, 1, pair=pair, limit=3).alone
   for text, (gaps, ids) in zip(texts, precision.top_two(
       pair.verifier, inputs, texts)):
     assert ids[:, 0].tolist() == text and (gaps >= 0).all()

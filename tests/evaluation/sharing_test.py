@@ -185,9 +185,8 @@ print(len(done.rows))
 '''
 
 
-@pytest.mark.parametrize('killed', [
-    pytest.param(False, marks=pytest.mark.slow), True],
-    ids=['both', 'one_killed'])
+@pytest.mark.slow
+@pytest.mark.parametrize('killed', [False, True], ids=['both', 'one_killed'])
 def test_two_processes_share_a_sweep(sweep, staged, cache, tmp_path, killed):
   """No decode twice; if one is killed, the other takes its work over."""
   out = tmp_path / 'two'

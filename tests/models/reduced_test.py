@@ -72,6 +72,7 @@ def test_every_rule_is_among_them():
   assert [type(x).__name__ for x in EVERY] == list(rules.RULES)
 
 
+@pytest.mark.slow
 def test_the_law_is_exact_behind_a_tree():
   fits(Tree(SMALL, (-1, 0, 0, 1)), targets.Ensemble(.4), Warp(.9, top_p=.95),
        LEVEL)

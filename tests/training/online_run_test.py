@@ -43,6 +43,7 @@ def run_with(corpus, directory, verifier, online=ONLINE, **changes):
       lm=t5.T5(tinypair.config(16, 1)), teacher=verifier, online=online)
 
 
+@pytest.mark.slow
 def test_a_run_buys_more_than_a_drafter_that_stays(corpus, verifier, tmp_path):
   """The control, whose rate is 0, has the same requests and answers."""
   rows = {}
