@@ -28,6 +28,7 @@ from spec_cascades.training import online as online_lib
 from spec_cascades.training import optimizers
 from spec_cascades.training import policies
 from spec_cascades.training import progress as progress_lib
+from spec_cascades.training import settings
 from spec_cascades.training import sharding
 from spec_cascades.training import start
 from spec_cascades.training import steps as steps_lib
@@ -169,6 +170,8 @@ def train(run: Run, *, log: Callable[[str], None] = print
   with ocp.CheckpointManager(folder / start.SAVES, options=options) as saves:
     state, memory = _start(run, update, saves, lessons.fresh(), log)
     if hosts.first():
+      for line in settings.compare(folder, run, int(state.step)):
+        log(line)
       orbax.describe(folder, run.lm, converting.files_of(corpus.vocabulary),
                      state.params)
     with progress_lib.Progress(folder if hosts.first() else None, log,

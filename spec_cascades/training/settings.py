@@ -1,0 +1,78 @@
+"""What a run is started with, beside it; what is other when it goes on is said.
+"""
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import pathlib
+from typing import Any
+
+from spec_cascades.data import files
+
+FILE = 'settings.jsonl'
+
+
+def flat(value: Any, name: str = '') -> dict[str, str]:
+  """Every setting of a configuration by its dotted name, as text.
+
+  Args:
+    value: A dataclass, in which others may lie; functions and classes count by
+      their names, other objects by their type and `path`.
+    name: Of the whole.
+  """
+  if dataclasses.is_dataclass(value) and not isinstance(value, type):
+    found = {name: type(value).__name__} if name else {}
+    for field in dataclasses.fields(value):
+      if field.compare:
+        inner = getattr(value, field.name)
+        found |= flat(inner, f'{name}.{field.name}' if name else field.name)
+    return found
+  return {name: _text(value)}
+
+
+def _text(value: Any) -> str:
+  if isinstance(value, functools.partial):
+    given = ', '.join([*map(_text, value.args), *(
+        f'{key}={_text(x)}' for key, x in value.keywords.items())])
+    return f'{_text(value.func)}({given})'
+  if hasattr(value, '__qualname__'):
+    return f'{value.__module__}.{value.__qualname__}'
+  if type(value).__repr__ is object.__repr__:
+    return f'{type(value).__name__}({getattr(value, "path", "")})'
+  return repr(value)
+
+
+def compare(folder: pathlib.Path, run: Any, step: int) -> list[str]:
+  """Lines on what is other than at the start before; keeps all starts.
+
+  A run may go on with other settings, more steps say; then it is no longer the
+  run that its first settings describe, so each start that changes one is a
+  line of `FILE`.
+
+  Args:
+    folder: Of the run.
+    run: Its settings, a dataclass.
+    step: At which it starts or goes on.
+
+  Raises:
+    ValueError: The file there can't be read.
+  """
+  path, now = folder / FILE, flat(run)
+  earlier = path.read_text(encoding='utf-8') if path.is_file() else ''
+  lines = []
+  if earlier:
+    try:
+      last = json.loads(earlier.splitlines()[-1])
+      before, since = dict(last['settings']), int(last['step'])
+    except (ValueError, KeyError, TypeError):
+      raise ValueError(f'{path} does not hold settings of a run; delete it, '
+                       'and the run goes on without it.') from None
+    lines = [f'since step {since}, {name} was {before.get(name, "absent")}, '
+             f'is {now.get(name, "absent")}'
+             for name in sorted({*before, *now})
+             if before.get(name) != now.get(name)]
+  if lines or not earlier:
+    row = json.dumps(dict(step=step, settings=now), ensure_ascii=False)
+    files.write_atomically(path, f'{earlier}{row}\n')
+  return lines
