@@ -42,7 +42,7 @@ def main(args: Sequence[str]) -> None:
             for files, own in several(pathlib.Path(flags.config))]
   # All are checked before the first one compiles anything, then loaded again:
   # memory need not hold the models of all.
-  folders = [checked(*job).directory for job in jobs] if flags.config else []
+  folders = [checked(*job).directory for job in jobs] if jobs[1:] else []
   if len(set(folders)) < len(folders):
     raise ValueError('Two sweeps of --config would share one OUTPUT_DIR; leave '
                      'it out: each has its own.')
