@@ -133,9 +133,8 @@ def _heads(kind, pair, gamma, model):
   config = model.lm.heads
   chosen = tuple(x for x in config.paths if len(x) <= gamma)
   line = paths.cartesian((1,) * min(gamma, config.count))
-  plus = config.prefix is not None
-  _named(model, plus == (kind is hydra_plus.HydraPlus),
-         'hydra++' if plus else 'medusa')
+  right = hydra_plus.HydraPlus if config.prefix else medusa.Medusa
+  _named(model, kind is right, 'hydra++' if config.prefix else 'medusa')
   return kind(model.lm, chosen or line), model.params
 
 
@@ -154,8 +153,8 @@ def _eagle_tree(pair, gamma, model, fuses=False):
 
 def _layer(model, fuses):
   model = _beside(model, features.Featured)
-  taps = bool(model.lm.heads.taps)
-  _named(model, taps == fuses, 'eagle3' if taps else 'eagle')
+  name = 'eagle3' if model.lm.heads.taps else 'eagle'
+  _named(model, fuses == (name == 'eagle3'), name, f'{name}_tree')
   return model
 
 
@@ -168,10 +167,10 @@ def _beside(model, kind):
   return model
 
 
-def _named(model, right, name):
+def _named(model, right, *names):
   if not right:
-    raise ValueError(f'{model.name} was trained for another drafter; allowed '
-                     f'with it: {name} and its trees. Name that.')
+    raise ValueError(f'{model.name} was not trained for this drafter; allowed '
+                     f'with it: {" or ".join(names)}.')
 
 
 def _lookahead(pair, gamma, part):
