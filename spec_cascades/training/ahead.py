@@ -114,12 +114,12 @@ def states(lm: Any, params: Any, batch: Mapping[str, Array], *,
     dropout: See `lm.lm.states`.
     remat: Activations are computed again for the gradient.
   """
-  model, key = params['model'], None if key is None else jax.random.fold_in(
-      key, 1)
+  if key is not None:
+    key = jax.random.fold_in(key, 1)             # not the verifier's dropout
   if lm.heads.prefix is None:
-    own = lm.lm.states(model, batch, dropout=dropout, remat=remat)
+    own = lm.lm.states(params['model'], batch, dropout=dropout, remat=remat)
     return own, follow.noisy(own, noise, key)
-  tokens, found, encoded, at = follow.whole(lm, model, batch)
+  tokens, found, encoded, at = follow.whole(lm, params, batch)
   before = jnp.pad(follow.noisy(found, noise, key), ((0, 0), (1, 0), (0, 0)))
   # The layer is one place behind: at n + 1 it has read the state at n.
   later, = follow.unrolled(lm, params, before, jnp.pad(

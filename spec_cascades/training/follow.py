@@ -80,8 +80,8 @@ class Follow:
     Raises:
       ValueError: Rows hold several texts.
     """
+    tokens, hidden, encoded, at = whole(lm, params, batch)
     params = dict(params, model=jax.lax.stop_gradient(params['model']))
-    tokens, hidden, encoded, at = whole(lm, params['model'], batch)
     before = jnp.pad(lm.given(params, hidden[:, :-1]),
                      ((0, 0), (1, 0), (0, 0)))
     drafted = unrolled(lm, params, noisy(before, self.noise, dropout), tokens,
@@ -107,14 +107,14 @@ class Follow:
     return total, sums
 
 
-def whole(lm: Any, model: Any, batch: Mapping[str, Array]
+def whole(lm: Any, params: Any, batch: Mapping[str, Array]
           ) -> tuple[Int[Array, 'B N'], Float[Array, 'B N W'], Any,
                      Int[Array, 'B T']]:
   """Texts as the verifier reads them; without a gradient.
 
   Args:
     lm: A `layered.Layered` model.
-    model: The verifier's parameters in checkpoint layout.
+    params: Its parameters in checkpoint layout.
     batch: One text a row, see `lm.lm.states`.
 
   Returns:
@@ -129,7 +129,7 @@ def whole(lm: Any, model: Any, batch: Mapping[str, Array]
                      'allowed: one text a row. Set data.ParallelText.packed = '
                      'False.')
   read = _encoded if lm.crosses else _joined
-  return jax.lax.stop_gradient(read(lm.verifier, model, batch))
+  return jax.lax.stop_gradient(read(lm.verifier, params['model'], batch))
 
 
 def noisy(x: Float[Array, 'B N E'], noise: float,
