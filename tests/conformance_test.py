@@ -12,19 +12,23 @@ import pytest
 from spec_cascades import api, decode, targets, types, verify
 from spec_cascades import drafters as drafters_lib
 from spec_cascades.drafters import (
-    adaptive, chain, eagle, eagle_tree, early_exit, jacobi, lookahead, medusa,
-    ngram, null, retrieval, specinfer, spectr, tracking, tree, vertical)
+    adaptive, chain, eagle, eagle_tree, early_exit, hydra_plus, jacobi,
+    lookahead, medusa, ngram, null, retrieval, specinfer, spectr, tracking,
+    tree, vertical)
 from spec_cascades.models import (
-    counts, features, heads, recompute, table, toy)
+    counts, features, heads, layered, recompute, table, toy)
 from spec_cascades.warp import Warp
 from tests.common import LM, P, Q, RAGGED, keys, select
 
 TREE = (-1, 0, 0, 1)
 HYDRA = heads.Headed(LM, heads.HeadsConfig(3, sequential=True))
 PATHS = (0,), (2,), (2, 1)
+PLUS = heads.Headed(LM, heads.HeadsConfig(
+    3, sequential=True, prefix=layered.Sizes(1, 4, 8)))
 LAYER = features.Featured(LM, features.FeatureConfig(1, 4, 8))
+FUSED = features.Featured(LM, features.FeatureConfig(1, 4, 8, (0, 1)))
 BESIDE = {lm: dict(model=P, heads=lm.fresh(P, jax.random.key(2)))
-          for lm in (HYDRA, LAYER)}
+          for lm in (HYDRA, PLUS, LAYER, FUSED)}
 # name: (two instances that differ in numbers only, parameters)
 DRAFTERS = dict(
     Null=((null.Null(),) * 2, None),
@@ -44,6 +48,9 @@ DRAFTERS = dict(
     Medusa=((medusa.Medusa(HYDRA, PATHS),) * 2, BESIDE[HYDRA]),
     Eagle=((eagle.Eagle(LAYER, 3),) * 2, BESIDE[LAYER]),
     EagleTree=((eagle_tree.EagleTree(LAYER, 2, 2, 4),) * 2, BESIDE[LAYER]),
+    HydraPlus=((hydra_plus.HydraPlus(PLUS, PATHS),) * 2, BESIDE[PLUS]),
+    Eagle3=((eagle.Eagle(FUSED, 3),) * 2, BESIDE[FUSED]),
+    Eagle3Tree=((eagle_tree.EagleTree(FUSED, 2, 2, 4),) * 2, BESIDE[FUSED]),
     Lookahead=((lookahead.Lookahead(5, 3, 3, 2, 8),) * 2, None),
     Tree=((tree.Tree(LM, TREE),) * 2, Q),
     SpecInfer=((specinfer.SpecInfer((LM, LM), ((-1, 0), (-1, 0, 1))),) * 2,
@@ -91,8 +98,9 @@ def test_the_tables_are_complete():
   assert public_classes(targets) == set(RULES)
   assert public_classes(verify) - {'Supports', 'Fixed'} == set(VERIFIERS)
   found = set().union(*(public_classes(m) for m in (
-      adaptive, chain, eagle, eagle_tree, early_exit, jacobi, lookahead, medusa,
-      ngram, null, retrieval, specinfer, spectr, tracking, tree, vertical)))
+      adaptive, chain, eagle, eagle_tree, early_exit, hydra_plus, jacobi,
+      lookahead, medusa, ngram, null, retrieval, specinfer, spectr, tracking,
+      tree, vertical)))
   found -= {'Pool', 'Datastore', 'Levels', 'Record', 'Tracked', 'Follower',
             'Following'}
   assert found <= set(DRAFTERS)
@@ -115,7 +123,8 @@ class TestDrafters:
 
   def make(self, name, which=0):
     drafters, params = DRAFTERS[name]
-    return (decode.GenSpecSample(LM, drafters[which], 20, eos=-1), params,
+    lm = FUSED.verifier if params is BESIDE[FUSED] else LM
+    return (decode.GenSpecSample(lm, drafters[which], 20, eos=-1), params,
             targets.Chow(.4) if params is Q or isinstance(params, tuple)
             else targets.Lossless())
 

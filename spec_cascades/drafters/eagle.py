@@ -11,14 +11,14 @@ from spec_cascades import struct
 from spec_cascades import types
 from spec_cascades.drafters import growing
 from spec_cascades.drafters.line import Line
-from spec_cascades.models import features as features_lib
+from spec_cascades.models import layered
 
 
 @struct.dataclass
 class Following:
   """What lives from round to round."""
   cache: Any                       # of tokens read with the verifier's states
-  before: Float[Array, 'B D E']    # the verifier's states before those to read
+  before: Float[Array, 'B D E']    # what is made of those before those to read
   count: Int[Array, 'B']           # how many there are to read
 
 
@@ -26,7 +26,8 @@ class Follower:
   """Reads what was accepted with the verifier's own states; drafts nothing.
 
   A round begins with a block of the tokens accepted in the last one, up to the
-  root, each with the true state before it: what was predicted is forgotten.
+  root, each with the true state before it: what was predicted is forgotten. A
+  kind has `features`, a `models.layered.Layered` model.
   """
 
   def init(self, params: Any, prompt: types.Prompt, hidden: Any,
@@ -38,12 +39,12 @@ class Follower:
     before = jnp.zeros((b, p, *state.shape), state.dtype)
     cache = model.cache(params, b, capacity + self.spare)
     if p > 1:
-      before = before.at[:, 1:].set(hidden.astype(state.dtype))
+      before = before.at[:, 1:].set(model.given(params, hidden))
       encoded = None
       if model.crosses:
         encoded = model.encoded(model.init(params, prompt, 1))
       _, cache = self.reader.extend(
-          params, cache.replace(static=features_lib.Reading(
+          params, cache.replace(static=layered.Reading(
               before[:, :-1], encoded)), types.chain(prompt.prefix[:, :-1]))
     root = types.pick(before, jnp.maximum(last, 0))[:, None]
     root = jnp.pad(root, ((0, 0), (0, self.max_depth), (0, 0)))
@@ -57,14 +58,14 @@ class Follower:
     at = (ctx.lengths - state.count)[:, None] + jnp.arange(
         state.before.shape[1])[None]
     tokens = jnp.take_along_axis(ctx.tokens, jnp.clip(at, 0, width - 1), 1)
-    known = features_lib.Reading(
+    known = layered.Reading(
         state.before, self.features.encoded(ctx.target_cache))
     hidden, cache = self.reader.extend(
         params, state.cache.replace(static=known), types.chain(tokens))
     hidden = types.pick(hidden, state.count - 1)
     return hidden, cache.replace(
         length=cache.length + state.count,
-        static=features_lib.Reading(hidden[:, None], known.encoded))
+        static=layered.Reading(hidden[:, None], known.encoded))
 
   def kept(self, state: Following, cache: Any) -> Following:
     """The state with what a cache has read; drafts in it count for nothing."""
@@ -74,10 +75,9 @@ class Follower:
   def observe(self, params: Any, state: Following,
               feedback: types.Feedback) -> Following:
     """The verifier's states at the root and at what was accepted."""
-    del params
     live, verdict = feedback.live, feedback.verdict
-    found = jnp.take_along_axis(
-        feedback.hidden, verdict.path[..., None], 1).astype(state.before.dtype)
+    found = self.features.given(params, jnp.take_along_axis(
+        feedback.hidden, verdict.path[..., None], 1))
     cache = state.cache
     return Following(
         cache.truncate(cache.length + jnp.where(live, state.count, 0)),
@@ -89,9 +89,9 @@ class Follower:
     del batch
 
   @property
-  def reader(self) -> features_lib.Reader:
+  def reader(self) -> layered.Reader:
     """The layer as a language model."""
-    return features_lib.Reader(self.features)
+    return layered.Reader(self.features)
 
 
 @struct.dataclass
@@ -100,13 +100,15 @@ class Eagle(Line, Follower):
 
   q is the verifier's head on a predicted state, so that every rule works, and
   is exact for the q of the round. That depends on where the round began: states
-  before the root are the verifier's, later ones are predicted.
+  before the root are the verifier's, later ones are predicted. For EAGLE-3, who
+  decodes is `features.verifier`, which hands out the layers that are read.
 
   Attributes:
     features: A `models.features.Featured`; parameters are what it packs.
     length: Tokens of a draft.
 
-  Reference: Li et al. (2024), sec. 4, https://arxiv.org/abs/2401.15077
+  References: Li et al. (2024), sec. 4, https://arxiv.org/abs/2401.15077;
+    Li et al. (2025), EAGLE-3, sec. 3, https://arxiv.org/abs/2503.01840
   """
   features: Any = struct.field(pytree_node=False)
   length: int = struct.field(pytree_node=False)

@@ -61,6 +61,9 @@ class Medusa:
     """
     del capacity
     check.own_params(self, params)
+    if self.heads.heads.prefix is not None:
+      raise ValueError('Got heads behind a prefix layer for Medusa; allowed: '
+                       'heads without one. Take drafters.hydra_plus.HydraPlus.')
     like, last = self.heads.state(params), prompt.prefix_lengths - 2
     if hidden is None:
       return jnp.zeros((len(last), *like.shape), like.dtype)

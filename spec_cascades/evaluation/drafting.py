@@ -6,6 +6,7 @@ rest:runs/datastore, tree:runs/trees/x.json, medusa:runs/medusa.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import pathlib
 from typing import Any, Callable, Iterable
@@ -16,6 +17,7 @@ from spec_cascades.drafters import chain
 from spec_cascades.drafters import eagle
 from spec_cascades.drafters import eagle_tree
 from spec_cascades.drafters import early_exit
+from spec_cascades.drafters import hydra_plus
 from spec_cascades.drafters import jacobi
 from spec_cascades.drafters import lookahead
 from spec_cascades.drafters import medusa
@@ -118,31 +120,57 @@ def _counts(pair, gamma, table):
 
 def _medusa(pair, gamma, model):
   """The tree of trained heads down to gamma; their chain if none was chosen."""
+  return _heads(medusa.Medusa, pair, gamma, model)
+
+
+def _hydra_plus(pair, gamma, model):
+  """The same of heads behind a prefix layer."""
+  return _heads(hydra_plus.HydraPlus, pair, gamma, model)
+
+
+def _heads(kind, pair, gamma, model):
   model = _beside(model or pair.drafter, heads.Headed)
-  chosen = tuple(x for x in model.lm.heads.paths if len(x) <= gamma)
-  line = paths.cartesian((1,) * min(gamma, model.lm.heads.count))
-  return medusa.Medusa(model.lm, chosen or line), model.params
+  config = model.lm.heads
+  chosen = tuple(x for x in config.paths if len(x) <= gamma)
+  line = paths.cartesian((1,) * min(gamma, config.count))
+  right = hydra_plus.HydraPlus if config.prefix else medusa.Medusa
+  _named(model, kind is right, 'hydra++' if config.prefix else 'medusa')
+  return kind(model.lm, chosen or line), model.params
 
 
-def _eagle(pair, gamma, model):
+def _eagle(pair, gamma, model, fuses=False):
   """gamma tokens of a layer that predicts the verifier's states."""
-  model = _beside(model or pair.drafter, features.Featured)
+  model = _layer(model or pair.drafter, fuses)
   return eagle.Eagle(model.lm, gamma), model.params
 
 
-def _eagle_tree(pair, gamma, model):
+def _eagle_tree(pair, gamma, model, fuses=False):
   """The 16 likeliest drafts of such a layer, down to gamma; 4 a level grow."""
-  model = _beside(model or pair.drafter, features.Featured)
+  model = _layer(model or pair.drafter, fuses)
   nodes = min(16, 16 * gamma - 12)
   return eagle_tree.EagleTree(model.lm, gamma, 4, nodes), model.params
+
+
+def _layer(model, fuses):
+  model = _beside(model, features.Featured)
+  name = 'eagle3' if model.lm.heads.taps else 'eagle'
+  _named(model, fuses == (name == 'eagle3'), name, f'{name}_tree')
+  return model
 
 
 def _beside(model, kind):
   if not isinstance(model.lm, kind):
     raise ValueError(f'{model.name} was not trained beside the verifier; give '
-                     'a run of gin/train/medusa.gin or eagle.gin, or its '
-                     'export, as medusa:PATH or eagle:PATH.')
+                     'a run of gin/train/medusa.gin, hydra_plus.gin, eagle.gin '
+                     'or eagle3.gin, or its export, as medusa:PATH, '
+                     'hydra++:PATH, eagle:PATH or eagle3:PATH.')
   return model
+
+
+def _named(model, right, *names):
+  if not right:
+    raise ValueError(f'{model.name} was not trained for this drafter; allowed '
+                     f'with it: {" or ".join(names)}.')
 
 
 def _lookahead(pair, gamma, part):
@@ -229,7 +257,10 @@ KINDS = dict(
     counts=Kind(_counts, small=False, read=_file(counted.read),
                 needs='a table of scripts/count_table.py'),
     medusa=Kind(_medusa, q=False, read=_model),
+    **{'hydra++': Kind(_hydra_plus, q=False, read=_model)},
     eagle=Kind(_eagle, read=_model), eagle_tree=Kind(_eagle_tree, read=_model),
+    eagle3=Kind(functools.partial(_eagle, fuses=True), read=_model),
+    eagle3_tree=Kind(functools.partial(_eagle_tree, fuses=True), read=_model),
     ngram=Kind(lambda pair, gamma, part: (ngram.NGram(gamma), None), False,
                False),
     jacobi=Kind(lambda pair, gamma, part: (jacobi.Jacobi(gamma), None), False,
@@ -265,7 +296,12 @@ def split(name: str) -> tuple[Kind, str]:
 def takes_small(name: str) -> bool:
   """Whether a drafter takes the pair's small model."""
   kind, path = split(name)
-  return kind.small and not (path and kind.read is _model and not kind.needs)
+  return kind.small and not (path and _replaces(kind))
+
+
+def _replaces(kind):
+  """Whether what it reads takes the small model's place."""
+  return kind.read is _model and not kind.needs
 
 
 def check_name(name: str, rule: Any, gamma: int) -> None:
@@ -326,14 +362,26 @@ def supplied(pair: pairs.Pair,
       found[name] = pairs.Part(*kind.read(path, pair))
     if kind is KINDS['adaptive']:
       found[name].params.block(gamma + 1)                # was it measured?
-    if kind.make in (_medusa, _eagle, _eagle_tree):
+    if _replaces(kind):
       kind.make(dataclasses.replace(pair, parts=found), gamma,
                 found[name].params if path else None)
   return dataclasses.replace(pair, parts=found)
 
 
+def verifier(pair: pairs.Pair, drafter: Any) -> Any:
+  """A pair's verifier, which hands out the states that a drafter reads."""
+  lm = pair.verifier.lm
+  if not isinstance(drafter, eagle.Follower) or not drafter.features.taps:
+    return lm
+  bare = dataclasses.replace(meshes.bare(lm), taps=drafter.features.taps)
+  return meshes.placed(bare, meshes.layout_of(lm))
+
+
 def make(name: str, pair: pairs.Pair, gamma: int) -> tuple[Any, Any]:
-  """A drafter and its parameters; see `check_name` and `supplied`."""
+  """A drafter and its parameters; see `check_name` and `supplied`.
+
+  It is to decode with `verifier(pair, drafter)`.
+  """
   kind, path = split(name)
   if path and name not in pair.parts:
     pair = supplied(pair, [(name, gamma)])

@@ -125,11 +125,13 @@ class Programs:
       model = (self._pair.drafter if name.model == points_lib.DRAFTER
                else self._pair.verifier)
       drafter, draft_params = null.Null(), None
+      lm = model.lm
     else:
       model = self._pair.verifier
       drafter, draft_params = drafting.make(
           name.drafter, self._pair, name.gamma)
-    spec = decode.GenSpecSample(model.lm, drafter, room, eos=self._eos)
+      lm = drafting.verifier(self._pair, drafter)
+    spec = decode.GenSpecSample(lm, drafter, room, eos=self._eos)
     return spec, model.params, draft_params
 
   def _make_target(self, point: points_lib.Point) -> Any:

@@ -97,7 +97,7 @@ class Translator:
     drafter, draft_params = drafting.make(
         chosen.drafter, self._pair, chosen.gamma)
     width = next((w for w in WIDTHS if len(tokens) <= w), len(tokens))
-    lm = self._pair.verifier.lm
+    lm = drafting.verifier(self._pair, drafter)
     copies = meshes.groups(lm)         # groups of devices share no row
     prompt, keys = meshes.rows(lm, (
         self._pair.prompt([tokens] * copies, width),

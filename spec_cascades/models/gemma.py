@@ -222,6 +222,7 @@ class DecoderLayer(nn.Module):
 class Decoder(nn.Module):
   """The stack and, if the embedding is not tied, the head."""
   config: GemmaConfig
+  taps: tuple[int, ...] = ()
 
   def setup(self):
     cfg = self.config
@@ -234,7 +235,7 @@ class Decoder(nn.Module):
 
   def __call__(self, x, position, distance, mask, write: Callable, *,
                remat: bool = False):
-    """Embedded block [B, N, E] -> normed states, keys/values per layer.
+    """Embedded block [B, N, E] -> `layers.wide`, keys/values per layer.
 
     Args:
       x: Embedded tokens [B, N, E].
@@ -251,13 +252,14 @@ class Decoder(nn.Module):
               for window, rope in ropes.items()}
     masks = {window: mask & (distance < window) if window else mask
              for window in cfg.windows}
-    owned = []
+    owned, left = [], []
     for i, layer in enumerate(self.layers):
       window = cfg.window(i)
       x, own = layers.call(layer, x, angles[window], masks[window],
                            remat=remat, write=functools.partial(write, i))
       owned.append(own)
-    return self.decoder_norm(x), tuple(owned)
+      left.append(x)
+    return layers.wide(self.decoder_norm(x), left, self.taps), tuple(owned)
 
   def readout(self, x):
     """Logits of an untied head."""
@@ -267,12 +269,13 @@ class Decoder(nn.Module):
 class Transformer(nn.Module):
   """A Gemma as a linen module, with parameter names in T5X's style."""
   config: GemmaConfig
+  taps: tuple[int, ...] = ()
 
   def setup(self):
     cfg = self.config
     self.token_embedder = layers.Embed(cfg.vocab_size, cfg.emb_dim,
                                        cfg.emb_dim**-0.5)
-    self.decoder = Decoder(cfg)
+    self.decoder = Decoder(cfg, self.taps)
 
   def __call__(self, *args: Any, **kwargs: Any) -> Float[Array, 'B T V']:
     """Teacher-forced logits; arguments are those of `states`."""
@@ -322,9 +325,9 @@ class Transformer(nn.Module):
 
   def readout(self, hidden: Float[Array, '*axes E']) -> Float[Array, '*axes V']:
     """Float32 logits of decoder states."""
-    tied = self.config.logits_via_embedding
-    read = self.token_embedder.attend if tied else self.decoder.readout
-    return cap(read(hidden), self.config.logit_soft_cap)
+    cfg, embedder = self.config, self.token_embedder
+    read = embedder.attend if cfg.logits_via_embedding else self.decoder.readout
+    return cap(read(layers.front(hidden, cfg.emb_dim)), cfg.logit_soft_cap)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -334,7 +337,7 @@ class Gemma(packed.PackedModel):
 
   @property
   def module(self) -> Transformer:
-    return Transformer(self.config)
+    return Transformer(self.config, self.taps)
 
   def variables(self, key: jax.Array) -> dict[str, Any]:
     return self.module.init(key, jnp.ones((1, 1), jnp.int32))

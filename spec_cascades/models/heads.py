@@ -10,6 +10,10 @@ read in the first block of Hydra's heads and nowhere in Medusa's. W and b are 0
 at first and R is the verifier's readout, so every head begins as the verifier's
 own.
 
+Behind a prefix layer (Hydra++), h is what a `layered` layer makes of the states
+of the whole text; its products with `out` and `wo` are 0 at first, so that it
+begins as h itself.
+
 References: Cai et al. (2024), Medusa, https://arxiv.org/abs/2401.10774;
   Ankner et al. (2024), Hydra, https://arxiv.org/abs/2402.05109
 """
@@ -26,6 +30,7 @@ from jaxtyping import Array, Float, Int
 
 from spec_cascades import check
 from spec_cascades import types
+from spec_cascades.models import layered
 from spec_cascades.models import layers
 from spec_cascades.models import reduced
 
@@ -40,6 +45,7 @@ class HeadsConfig:
     own: Each head has a readout of its own; else all share the verifier's.
     sequential: Heads read the tokens drafted so far, as Hydra's do.
     paths: The tree to draft, see `drafters.paths`; none if it was not chosen.
+    prefix: The layer before the heads, as Hydra++ has it; None: there is none.
   """
   kind: ClassVar[str] = 'heads'
   count: int = 4
@@ -47,8 +53,11 @@ class HeadsConfig:
   own: bool = True
   sequential: bool = False
   paths: tuple[tuple[int, ...], ...] = ()
+  prefix: layered.Sizes | None = None
 
   def __post_init__(self):
+    if isinstance(self.prefix, Mapping):                       # from a file
+      object.__setattr__(self, 'prefix', layered.Sizes(**self.prefix))
     object.__setattr__(self, 'paths', tuple(map(tuple, self.paths)))
     for name in ('count', 'blocks'):
       check.interval(f'{name} of HeadsConfig', getattr(self, name), 1, 1000,
@@ -143,10 +152,27 @@ class Beside(reduced.Around, abc.ABC):
 
 
 @dataclasses.dataclass(frozen=True)
-class Headed(Beside):
-  """A verifier with heads, whose parameters are `{'head_1': ..., ...}`."""
+class Headed(layered.Layered, Beside):
+  """A verifier with heads, whose parameters are `{'head_1': ..., ...}`.
+
+  Those of the layer before them, if there is one, are `prefix`.
+  """
   lm: Any
   heads: HeadsConfig = HeadsConfig()
+  reads: ClassVar[bool] = False
+
+  def __post_init__(self):
+    if self.heads.prefix is not None:
+      self.check_sizes()
+
+  @property
+  def sizes(self) -> layered.Sizes:
+    """Of the layer before the heads."""
+    return self.heads.prefix
+
+  def own(self, params: Any) -> Any:
+    """Parameters of the layer before the heads."""
+    return params['heads']['prefix']
 
   def fresh(self, model: Any, key: jax.Array) -> dict[str, Any]:
     """Heads that begin as that of the verifier."""
@@ -163,7 +189,11 @@ class Headed(Beside):
       # A copy each: an update may be given no buffer twice to reuse.
       return dict(made['params'], logits_dense=dict(kernel=jnp.copy(readout)))
 
-    return {f'head_{k}': head(k) for k in range(1, self.heads.count + 1)}
+    made = {f'head_{k}': head(k) for k in range(1, self.heads.count + 1)}
+    if self.heads.prefix is not None:
+      made['prefix'] = jax.tree_util.tree_map_with_path(
+          _still, self.fresh_layer(model, key))
+    return made
 
   def ahead(self, params: Any, k: int, hidden: Float[Array, '*axes E'],
             tokens: Int[Array, '*axes k']) -> Float[Array, '*axes V']:
@@ -188,3 +218,8 @@ class Headed(Beside):
   @property
   def _head(self) -> Head:
     return Head(self.heads, self.vocab_size)
+
+
+def _still(path, x):
+  """0 for the matrices that write to the residual stream of a layer."""
+  return jnp.zeros_like(x) if {'out', 'wo'} & {k.key for k in path} else x

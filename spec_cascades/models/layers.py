@@ -96,6 +96,29 @@ def of_layer(skipped: Iterable[tuple[int, str]], layer: int) -> tuple[str, ...]:
   return tuple(name for at, name in skipped if at == layer)
 
 
+def wide(x: Float[Array, 'B N E'], left: Sequence[Array],
+         taps: Sequence[int]) -> Float[Array, 'B N W']:
+  """What the head reads, and behind it what some layers leave: [x; left_i ..].
+
+  Args:
+    x: What the head reads; without taps, all there is.
+    left: States behind each layer, like x.
+    taps: Layers whose states are wanted, from 0.
+
+  Raises:
+    ValueError: There is no such layer.
+  """
+  if taps and max(taps) >= len(left):
+    raise ValueError(f'Got the layers {tuple(taps)} whose states are wanted; '
+                     f'allowed: numbers from 0 to {len(left) - 1}.')
+  return jnp.concatenate([x, *(left[i] for i in taps)], -1) if taps else x
+
+
+def front(x: Float[Array, '*axes W'], width: int) -> Float[Array, '*axes E']:
+  """Of a state, see `wide`, what the head reads."""
+  return x if x.shape[-1] == width else x[..., :width]
+
+
 def call(layer: nn.Module, *arrays: Any, remat: bool, **static: Any) -> Any:
   """`layer(*arrays, **static)`.
 

@@ -19,8 +19,14 @@ class PackedModel(abc.ABC):
   A family adds `module` (with methods `readout` and `embed`), `variables`,
   `states`, `init` and `extend`; its `config` has `vocab_size`, `dtype` and
   `logits_via_embedding`.
+
+  Attributes:
+    config: Sizes and variants.
+    taps: Decoder layers whose states `states` and `extend` hand out, too,
+      behind those that the head reads: see `layers.wide`.
   """
   config: Any
+  taps: tuple[int, ...] = ()
 
   @property
   def vocab_size(self) -> int:

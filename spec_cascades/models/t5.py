@@ -209,6 +209,7 @@ class Encoder(nn.Module):
 class Decoder(nn.Module):
   """The decoder stack and, if the embedding is not tied, the head."""
   config: T5Config
+  taps: tuple[int, ...] = ()
 
   def setup(self):
     cfg = self.config
@@ -225,7 +226,7 @@ class Decoder(nn.Module):
   def __call__(self, x, distance, mask, cross_mask, *, encoded=None,
                memory=None, write=None, deterministic: bool = True,
                remat: bool = False):
-    """Embedded block [B, N, E] -> normed states, keys/values per layer.
+    """Embedded block [B, N, E] -> `layers.wide`, keys/values per layer.
 
     Args:
       x: Embedded tokens [B, N, E].
@@ -239,7 +240,7 @@ class Decoder(nn.Module):
       remat: See `layers.call`; for gradients.
     """
     bias = self.relpos_bias(distance)
-    x, owned = self.drop(x, deterministic=deterministic), []
+    x, owned, left = self.drop(x, deterministic=deterministic), [], []
     for i, layer in enumerate(self.layers):
       store = functools.partial(write, i) if write else lambda block: block
       x, own = layers.call(
@@ -247,8 +248,9 @@ class Decoder(nn.Module):
           memory[i] if memory else None, remat=remat, write=store,
           deterministic=deterministic)
       owned.append(own)
+      left.append(x)
     x = self.drop(self.decoder_norm(x), deterministic=deterministic)
-    return x, tuple(owned)
+    return layers.wide(x, left, self.taps), tuple(owned)
 
   def memory(self, encoded):
     """Cross-attention keys and values of every layer."""
@@ -262,12 +264,13 @@ class Decoder(nn.Module):
 class Transformer(nn.Module):
   """T5 as a linen module, in the parameter layout of T5X's minimal T5."""
   config: T5Config
+  taps: tuple[int, ...] = ()
 
   def setup(self):
     cfg = self.config
     self.token_embedder = layers.Embed(cfg.vocab_size, cfg.emb_dim)
     self.encoder = Encoder(cfg)
-    self.decoder = Decoder(cfg)
+    self.decoder = Decoder(cfg, self.taps)
 
   def __call__(self, *args: Any, **kwargs: Any) -> Float[Array, 'B N V']:
     """Teacher-forced logits; arguments are those of `states`."""
@@ -323,7 +326,8 @@ class Transformer(nn.Module):
 
   def readout(self, hidden: Float[Array, '*axes E']) -> Float[Array, '*axes V']:
     """Float32 logits of decoder states."""
-    wide, cfg = hidden.astype(jnp.float32), self.config
+    cfg = self.config
+    wide = layers.front(hidden, cfg.emb_dim).astype(jnp.float32)
     if cfg.logits_via_embedding:
       return self.token_embedder.attend(wide) / cfg.emb_dim**0.5
     return self.decoder.readout(wide)
@@ -343,7 +347,7 @@ class T5(packed.PackedModel):
 
   @property
   def module(self) -> Transformer:
-    return Transformer(self.config)
+    return Transformer(self.config, self.taps)
 
   def variables(self, key: jax.Array) -> dict[str, Any]:
     token = jnp.ones((1, 1), jnp.int32)

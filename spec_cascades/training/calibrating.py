@@ -12,6 +12,7 @@ import numpy as np
 from spec_cascades import check
 from spec_cascades.checkpoints import converting
 from spec_cascades.checkpoints import orbax
+from spec_cascades.drafters import hydra_plus
 from spec_cascades.drafters import medusa
 from spec_cascades.drafters import paths as paths_lib
 from spec_cascades.evaluation import text
@@ -37,7 +38,7 @@ def accuracies(lm: Any, params: Any, batches: Iterable[Mapping[str, Any]],
   """
   @jax.jit
   def count(params, batch):
-    hidden = lm.states(params, batch)
+    _, hidden = ahead.states(lm, params, batch)
 
     def right(k):
       logits = lm.ahead(params, k, hidden, ahead.upcoming(batch['targets'], k))
@@ -98,8 +99,8 @@ def calibrate(run: loop.Run, *, nodes: int = 16, ranks: int = 8,
   for k, row in enumerate(found, 1):
     log(f'head {k}: {" ".join(f"{x:.3f}" for x in row)}')
   tree = paths_lib.sparse(found, nodes)
-  _, bought = decoded(rows[half:], drafter=medusa.Medusa(lm, tree),
-                      draft_params=packed)
+  kind = medusa.Medusa if lm.heads.prefix is None else hydra_plus.HydraPlus
+  _, bought = decoded(rows[half:], drafter=kind(lm, tree), draft_params=packed)
   log(f'tree of {nodes} drafts: {bought:.3f} tokens a call decoded greedily, '
       f'{paths_lib.expected(tree, found):.3f} if heads were right '
       'independently')
