@@ -27,6 +27,7 @@ from spec_cascades import struct
 from spec_cascades import types
 from spec_cascades.models import heads
 from spec_cascades.models import layers
+from spec_cascades.models import masks
 from spec_cascades.models import segments
 from spec_cascades.models import t5
 
@@ -208,7 +209,8 @@ class Reader:
 
 
 # Configurations of what is beside a verifier, and the models around both.
-KINDS = {heads.HeadsConfig: heads.Headed, FeatureConfig: Featured}
+KINDS = {heads.HeadsConfig: heads.Headed, FeatureConfig: Featured,
+         masks.MasksConfig: masks.Masked}
 
 
 def beside(lm: Any, config: Any) -> heads.Beside:

@@ -165,6 +165,13 @@ class Headed(Beside):
 
     return {f'head_{k}': head(k) for k in range(1, self.heads.count + 1)}
 
+  def read(self, params: Any, batch: Mapping[str, Array],
+           places: Int[Array, 'G'], **kwargs: Any
+           ) -> tuple[Float[Array, 'B T E'], Float[Array, 'B G E']]:
+    """States before the targets, and those of them that heads are to read."""
+    hidden = self.states(params, batch, **kwargs)
+    return hidden, hidden[:, places]
+
   def ahead(self, params: Any, k: int, hidden: Float[Array, '*axes E'],
             tokens: Int[Array, '*axes k']) -> Float[Array, '*axes V']:
     """Float32 logits of head k.
