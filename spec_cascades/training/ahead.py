@@ -1,4 +1,4 @@
-"""What heads ahead of a verifier's own are trained on."""
+"""What heads, or masks, ahead of a verifier are trained on."""
 from __future__ import annotations
 
 import dataclasses
@@ -14,7 +14,10 @@ from spec_cascades.training import losses
 
 @dataclasses.dataclass(frozen=True)
 class Ahead:
-  """L_0 verifier + sum_k decay^k L_k, over the heads k of a `heads.Headed`.
+  """L_0 verifier + sum_k decay^k L_k, over heads or masks k.
+
+  Heads are those of a `heads.Headed`, masks those of a `masks.Masked`, which
+  are read behind the text in the same pass.
 
   L_k is `distillation` from what the verifier itself predicts k places further
   in the same text; with `mix` 1 it is the cross-entropy of the token there. L_0
@@ -25,20 +28,27 @@ class Ahead:
     distillation: Of a head, and how the two are mixed.
     verifier: Weight of L_0. At 0 the verifier stays as it is (Medusa-1, without
       dropout); above, it is trained with its heads (Medusa-2), which have been
-      trained alone before: 5 is the paper's 1 / lambda_0.
+      trained alone before: 5 is the paper's 1 / lambda_0. With masks, 0 is
+      PaSS, and above is SPACE's semi-autoregressive fine-tuning.
+    every: While training, heads are read at one place of so many, drawn for
+      each batch, and count as many times.
 
   References: Cai et al. (2024), sec. 2.2, https://arxiv.org/abs/2401.10774;
-    Ankner et al. (2024), sec. 4, https://arxiv.org/abs/2402.05109
+    Ankner et al. (2024), sec. 4, https://arxiv.org/abs/2402.05109;
+    Monea et al. (2023), https://arxiv.org/abs/2311.13581;
+    Yi et al. (2024), sec. 3, https://arxiv.org/abs/2402.11809
   """
   decay: float = 0.8
   distillation: losses.Distillation = losses.Distillation(mix=1.0)
   verifier: float = 0.0
+  every: int = 1
 
   def __post_init__(self):
     check.interval('decay of Ahead', self.decay, 0, 1, above=True,
                    hint='It is the weight of head k + 1 beside head k.')
     check.interval('verifier of Ahead', self.verifier, 0, 1e6,
                    hint='0 leaves the verifier as it is.')
+    check.interval('every of Ahead', self.every, 1, 10**6, whole=True)
 
   def __call__(self, lm: Any, params: Any, batch: Mapping[str, Array], *,
                dropout: Key[Array, ''] | None = None, remat: bool = False,
@@ -46,10 +56,10 @@ class Ahead:
     """Weighted sum over positions, and sums that say how good heads are.
 
     Args:
-      lm: The `heads.Headed`.
+      lm: The `heads.Headed` or `masks.Masked`.
       params: Its parameters in checkpoint layout.
       batch: See `lm.lm.states`.
-      dropout: Of the verifier's noise, if it is trained.
+      dropout: Of the verifier's noise, if it is trained, and of places.
       remat: Activations are computed again for the gradient.
       z_loss: Weight of log(Z)^2.
 
@@ -59,29 +69,39 @@ class Ahead:
       a text ends before k places further, they are 0.
     """
     joint = self.verifier > 0
-    model = params['model']
-    if not joint:
-      model, dropout = jax.lax.stop_gradient(model), None
-    hidden = lm.lm.states(model, batch, dropout=dropout, remat=remat)
-    own = lm.lm.head(model, hidden)
-    params = dict(params, model=model)
     targets, weights = batch['targets'], batch['weights']
+    places, counts = self._places(targets.shape[1], dropout)
+    if not joint:
+      dropout = None
+      params = dict(params, model=jax.lax.stop_gradient(params['model']))
+    hidden, read = lm.read(params, batch, places, dropout=dropout, remat=remat)
+    own = lm.head(params, hidden)
     total, sums = jnp.float32(0), dict(tokens=weights.sum())
     if joint:
       loss, _ = losses.cross_entropy(own, targets, weights, z_loss=z_loss)
       total += self.verifier * loss
     own = jax.lax.stop_gradient(own)
+    at = lambda x: x[:, places]
     for k in range(1, lm.heads.count + 1):
-      def part(params, hidden, k=k):
-        logits = lm.ahead(params, k, hidden, upcoming(targets, k))
+      def part(params, read, k=k):
+        logits = lm.ahead(params, k, read, at(upcoming(targets, k)))
         return self.distillation(
-            logits, further(own, k), further(targets, k),
-            weights_at(batch, k), z_loss=z_loss)
-      loss, found = (jax.checkpoint(part) if remat else part)(params, hidden)
+            logits, at(further(own, k)), at(further(targets, k)),
+            at(weights_at(batch, k)) * counts[None], z_loss=z_loss)
+      loss, found = (jax.checkpoint(part) if remat else part)(params, read)
       total += self.decay**k * loss
       sums |= {f'{name}_{k}': found[name]
                for name in ('agreement', 'acceptance')}
     return total, sums
+
+  def _places(self, width, noise):
+    """Where heads are read, and how often each place counts."""
+    if self.every == 1 or noise is None:
+      return jnp.arange(width), jnp.ones(width)
+    first = jax.random.randint(jax.random.fold_in(noise, 1), (), 0, self.every)
+    places = first + self.every * jnp.arange(-(-width // self.every))
+    return (jnp.minimum(places, width - 1),
+            jnp.where(places < width, float(self.every), 0.))
 
 
 def further(x: Array, k: int) -> Array:
