@@ -134,7 +134,14 @@ def draft(spec: Any, proposed: Any, target: Any) -> None:
                      "allowed: laws [B, N, V] with 'given' drafts only.")
   for path, number in jax.tree_util.tree_leaves_with_path(spec.verify):
     scalar(f'{type(spec.verify).__name__}{jax.tree_util.keystr(path)}', number)
-  spec.verify.supports.check(spec.verify, proposed)
+  spec.verify.supports.check(spec.verify, proposed.judged)
+
+
+def tokens_only(lm: Any, tree: Any) -> None:
+  """Refuses embeddings in place of tokens, for a model without embeddings."""
+  if tree.embedded is not None:
+    raise ValueError(f'{type(lm).__name__} reads tokens, but got embeddings to '
+                     'read; allowed: a T5 or a Gemma for drafters with masks.')
 
 
 def head(lm: Any, logits: Any) -> None:

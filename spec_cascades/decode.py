@@ -79,12 +79,14 @@ class GenSpecSample:
     ctx = types.Context(state.tokens, state.lengths, state.cache, warp,
                         target.uses_q)
     with jax.named_scope('drafting'):
-      draft, drafter = self.drafter.propose(
+      whole, drafter = self.drafter.propose(
           draft_params, state.drafter, ctx, propose)
-    check.draft(self, draft, target)
+    check.draft(self, whole, target)
+    draft = whole.judged
     with jax.named_scope('verification'):
-      hidden, logits, cache = self._score(params, state.cache, draft,
+      hidden, scored, cache = self._score(params, state.cache, whole,
                                           ~state.done)
+      logits = scored[:, :draft.tree.tokens.shape[1]]
     with jax.named_scope('sampling'):
       p = warp(logits)
       fused = target(draft.prediction, p)
@@ -96,8 +98,8 @@ class GenSpecSample:
         verdict, draft.tree.tokens, self.eos, self.max_length - state.lengths)
     emitted = jnp.where(live, cut.count + 1, 0)
     tokens = jax.vmap(_append)(state.tokens, state.lengths, new, emitted)
-    feedback = types.Feedback(draft, hidden, logits, cut, live)
-    counts = stats_lib.of_round(draft, verdict, fused.deferral, emitted, live)
+    feedback = types.Feedback(whole, hidden, scored, cut, live)
+    counts = stats_lib.of_round(whole, verdict, fused.deferral, emitted, live)
     with jax.named_scope('drafting'):
       drafter = self.drafter.observe(draft_params, drafter, feedback)
     return State(

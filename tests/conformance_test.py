@@ -13,10 +13,10 @@ from spec_cascades import api, decode, targets, types, verify
 from spec_cascades import drafters as drafters_lib
 from spec_cascades.drafters import (
     adaptive, chain, eagle, eagle_tree, early_exit, hydra_plus, jacobi,
-    lookahead, medusa, ngram, null, retrieval, specinfer, spectr, tracking,
-    tree, vertical)
+    lookahead, masked, medusa, ngram, null, retrieval, space, specinfer, spectr,
+    tracking, tree, vertical)
 from spec_cascades.models import (
-    counts, features, heads, layered, recompute, table, toy)
+    counts, features, heads, layered, masks, recompute, table, toy)
 from spec_cascades.warp import Warp
 from tests.common import LM, P, Q, RAGGED, keys, select
 
@@ -27,8 +27,9 @@ PLUS = heads.Headed(LM, heads.HeadsConfig(
     3, sequential=True, prefix=layered.Sizes(1, 4, 8)))
 LAYER = features.Featured(LM, features.FeatureConfig(1, 4, 8))
 FUSED = features.Featured(LM, features.FeatureConfig(1, 4, 8, (0, 1)))
+MASKS = masks.Masked(LM, masks.MasksConfig(4))
 BESIDE = {lm: dict(model=P, heads=lm.fresh(P, jax.random.key(2)))
-          for lm in (HYDRA, PLUS, LAYER, FUSED)}
+          for lm in (HYDRA, PLUS, LAYER, FUSED, MASKS)}
 # name: (two instances that differ in numbers only, parameters)
 DRAFTERS = dict(
     Null=((null.Null(),) * 2, None),
@@ -51,6 +52,8 @@ DRAFTERS = dict(
     HydraPlus=((hydra_plus.HydraPlus(PLUS, PATHS),) * 2, BESIDE[PLUS]),
     Eagle3=((eagle.Eagle(FUSED, 3),) * 2, BESIDE[FUSED]),
     Eagle3Tree=((eagle_tree.EagleTree(FUSED, 2, 2, 4),) * 2, BESIDE[FUSED]),
+    PaSS=((masked.PaSS(MASKS, 3),) * 2, BESIDE[MASKS]),
+    Space=((space.Space(MASKS, 3),) * 2, BESIDE[MASKS]),
     Lookahead=((lookahead.Lookahead(5, 3, 3, 2, 8),) * 2, None),
     Tree=((tree.Tree(LM, TREE),) * 2, Q),
     SpecInfer=((specinfer.SpecInfer((LM, LM), ((-1, 0), (-1, 0, 1))),) * 2,
@@ -99,10 +102,10 @@ def test_the_tables_are_complete():
   assert public_classes(verify) - {'Supports', 'Fixed'} == set(VERIFIERS)
   found = set().union(*(public_classes(m) for m in (
       adaptive, chain, eagle, eagle_tree, early_exit, hydra_plus, jacobi,
-      lookahead, medusa, ngram, null, retrieval, specinfer, spectr, tracking,
-      tree, vertical)))
+      lookahead, masked, medusa, ngram, null, retrieval, space, specinfer,
+      spectr, tracking, tree, vertical)))
   found -= {'Pool', 'Datastore', 'Levels', 'Record', 'Tracked', 'Follower',
-            'Following'}
+            'Following', 'Guessed'}
   assert found <= set(DRAFTERS)
   assert drafters_lib.__doc__
 
@@ -163,9 +166,9 @@ class TestDrafters:
     parents = np.asarray(draft.tree.parents)
     assert (parents < np.arange(n)).all() and (parents[:, 0] == -1).all()
     if draft.full:
-      assert (parents[:, 1:] >= 0).all()
+      assert (parents[:, 1:n - draft.scratch] >= 0).all()
     if draft.prediction is not None:
-      assert draft.prediction.probs.shape == (3, n, 5)
+      assert draft.prediction.probs.shape == (3, n - draft.scratch, 5)
 
   def test_nothing_is_compiled_twice(self, name):
     """New numbers, new keys, a new round."""

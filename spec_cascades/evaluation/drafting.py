@@ -11,6 +11,8 @@ import hashlib
 import pathlib
 from typing import Any, Callable, Iterable
 
+import jax.numpy as jnp
+
 from spec_cascades import check
 from spec_cascades.drafters import adaptive
 from spec_cascades.drafters import chain
@@ -20,11 +22,13 @@ from spec_cascades.drafters import early_exit
 from spec_cascades.drafters import hydra_plus
 from spec_cascades.drafters import jacobi
 from spec_cascades.drafters import lookahead
+from spec_cascades.drafters import masked
 from spec_cascades.drafters import medusa
 from spec_cascades.drafters import ngram
 from spec_cascades.drafters import null
 from spec_cascades.drafters import paths
 from spec_cascades.drafters import retrieval
+from spec_cascades.drafters import space
 from spec_cascades.drafters import specinfer
 from spec_cascades.drafters import spectr
 from spec_cascades.drafters import tracking
@@ -41,6 +45,8 @@ from spec_cascades.evaluation import skipping
 from spec_cascades.models import counts
 from spec_cascades.models import features
 from spec_cascades.models import heads
+from spec_cascades.models import masks
+from spec_cascades.models import reduced
 from spec_cascades.models import skip
 
 CHAIN, NULL = 'chain', 'null'
@@ -173,6 +179,33 @@ def _named(model, right, *names):
                      f'with it: {" or ".join(names)}.')
 
 
+def _pass(pair, gamma, part):
+  """gamma tokens of a pass with trained masks behind the root."""
+  lm, params = _masked(pair, part)
+  return masked.PaSS(lm, gamma), params
+
+
+def _space(pair, gamma, part):
+  """gamma tokens of masks behind each candidate of the round before."""
+  lm, params = _masked(pair, part)
+  return space.Space(lm, gamma), params
+
+
+def _masked(pair, part):
+  """The pair's own verifier and masks that were trained beside it."""
+  config, table = part
+  lm, model = meshes.bare(pair.verifier.lm), pair.verifier.params
+  if set(model) == {'model', 'heads'}:                # trained with its masks
+    lm, model = reduced.whole(lm), model['model']
+  like = masks.Masked(lm, config).state(dict(model=model))
+  if table.shape[1:] != like.shape:
+    raise ValueError(f'Masks of width {table.shape[1]} for a verifier of width '
+                     f'{like.shape[0]}; allowed: those trained beside it.')
+  lm = meshes.placed(lm, meshes.layout_of(pair.verifier.lm))
+  return masks.Masked(lm, config), dict(
+      model=model, heads=dict(embedding=table.astype(like.dtype)))
+
+
 def _lookahead(pair, gamma, part):
   """n-grams of gamma + 1 tokens that the verifier made in earlier rounds."""
   del part
@@ -222,10 +255,22 @@ def _datastore(path, pair):
 
 def _model(path, pair):
   found = pairs.load(path, None)
-  if found.vocabulary_sha256 != pair.vocabulary_sha256:
+  spelt = lambda x: pairs.pieces_digest(x.vocabulary, x.verifier.lm.vocab_size)
+  if found.vocabulary_sha256 != pair.vocabulary_sha256 and (
+      spelt(found) != spelt(pair)):                    # a run, or another file
     raise ValueError(f'{path} has another vocabulary than the pair; allowed: '
                      'models with the same one.')
   return found.verifier, found.verifier.sha256
+
+
+def _masks(path, pair):
+  """Configuration and embeddings of masks; the weights beside are let go."""
+  model, sha256 = _model(path, pair)
+  if not isinstance(model.lm, masks.Masked):
+    raise ValueError(f'{path} has no mask tokens; give a run of '
+                     'gin/train/pass.gin or space.gin, or its export.')
+  table = jnp.asarray(model.unpacked()['heads']['embedding'])
+  return (model.lm.heads, table), sha256
 
 
 def _file(read):
@@ -246,6 +291,7 @@ def _skipped(path, pair):
   return found, hashlib.sha256(repr(found).encode()).hexdigest()
 
 
+_MASKS = 'a run of gin/train/pass.gin or space.gin'
 KINDS = dict(
     null=Kind(lambda pair, gamma, part: (null.Null(), None), False, False),
     chain=Kind(_chain), tracking=Kind(_tracking), cascade=Kind(_cascade),
@@ -266,11 +312,13 @@ KINDS = dict(
     jacobi=Kind(lambda pair, gamma, part: (jacobi.Jacobi(gamma), None), False,
                 False),
     lookahead=Kind(_lookahead, False, False),
+    space=Kind(_space, small=False, read=_masks, needs=_MASKS),
     rest=Kind(_rest, False, False, _datastore,
               'a datastore of scripts/build_datastore.py'),
     skip=Kind(_skip, small=False), exit=Kind(_exit, small=False),
     sublayers=Kind(_sublayers, small=False, read=_skipped,
-                   needs='what scripts/search_layers.py wrote'))
+                   needs='what scripts/search_layers.py wrote'),
+    **{'pass': Kind(_pass, small=False, read=_masks, needs=_MASKS)})
 
 
 def split(name: str) -> tuple[Kind, str]:
@@ -362,7 +410,7 @@ def supplied(pair: pairs.Pair,
       found[name] = pairs.Part(*kind.read(path, pair))
     if kind is KINDS['adaptive']:
       found[name].params.block(gamma + 1)                # was it measured?
-    if _replaces(kind):
+    if _replaces(kind) or kind.make in (_pass, _space):
       kind.make(dataclasses.replace(pair, parts=found), gamma,
                 found[name].params if path else None)
   return dataclasses.replace(pair, parts=found)

@@ -113,5 +113,7 @@ def seconds(loop: tuple[Any, Any, Any], prompt: types.Prompt,
   found = timed('prefill', _prefills, params, draft_params, prompt, keys)
   draft = timed('drafting', _drafts, draft_params, found, keys, *chosen)
   logits = timed('verification', _scores, params, found[0], draft.tree)
-  timed('sampling', _verdicts, draft, logits, keys, *chosen)
+  judged = draft.judged
+  timed('sampling', _verdicts, judged,
+        logits[:, :judged.tree.tokens.shape[1]], keys, *chosen)
   return took

@@ -100,6 +100,7 @@ class Counts:
     -1 stands for what is before a text.
     """
     del params
+    check.tokens_only(self, tree)
     back = jnp.arange(self.order - 1)[None, None]
     depth = tree.depth[:, :, None] - back                      # [B, N, order-1]
     line = tree.mask[:, :, None] & (

@@ -21,6 +21,7 @@ import jax
 
 from spec_cascades.models import heads
 from spec_cascades.models import layered
+from spec_cascades.models import masks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +76,8 @@ class Featured(layered.Layered, heads.Beside):
 
 
 # Configurations of what is beside a verifier, and the models around both.
-KINDS = {heads.HeadsConfig: heads.Headed, FeatureConfig: Featured}
+KINDS = {heads.HeadsConfig: heads.Headed, FeatureConfig: Featured,
+         masks.MasksConfig: masks.Masked}
 
 
 def beside(lm: Any, config: Any) -> heads.Beside:

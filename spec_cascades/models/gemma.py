@@ -283,7 +283,8 @@ class Transformer(nn.Module):
 
   def states(self, tokens: Int[Array, 'B N'],
              at: Int[Array, 'B T'] | None = None,
-             texts: tuple[Array, Array] | None = None, *, remat: bool = False
+             texts: tuple[Array, Array] | None = None,
+             branches: segments.Branches | None = None, *, remat: bool = False
              ) -> Float[Array, 'B T E']:
     """States of a whole text: at n, having read tokens[:, :n + 1].
 
@@ -294,18 +295,23 @@ class Transformer(nn.Module):
       at: The slots n whose states are wanted; None: all.
       texts: Segments and positions [B, N] where rows hold several texts, see
         `segments.joined`.
+      branches: At slots of the text; their states come behind the others.
       remat: See `layers.call`; for gradients.
     """
+    n = tokens.shape[1]
     owner, position = texts or (None, jnp.broadcast_to(
-        jnp.arange(tokens.shape[1]), tokens.shape))
-    distance = position[:, :, None] - position[:, None]
-    mask = distance >= 0
+        jnp.arange(n), tokens.shape))
+    mask, x = position[:, :, None] >= position[:, None], self.embed(tokens)
     if texts:
       mask &= segments.same(owner, owner)
-    hidden, _ = self.extend(tokens, position, distance, mask,
-                            lambda layer, block: block, remat=remat)
+    if branches is not None:
+      x, position, mask = branches.behind(x, position, mask)
+    distance = position[:, :, None] - position[:, None]
+    hidden, _ = self.decoder(x, position, distance, mask,
+                             lambda layer, block: block, remat=remat)
     if at is not None:
-      hidden = jnp.take_along_axis(hidden, at[..., None], 1)
+      own = jnp.take_along_axis(hidden[:, :n], at[..., None], 1)
+      hidden = jnp.concatenate([own, hidden[:, n:]], 1)
     return hidden
 
   def embed(self, tokens: Int[Array, '*axes']) -> Float[Array, '*axes E']:
@@ -318,10 +324,10 @@ class Transformer(nn.Module):
 
   def extend(self, tokens: Int[Array, 'B N'], position: Int[Array, 'B N'],
              distance: Int[Array, 'B N S'], mask: Bool[Array, 'B N S'],
-             write: Callable, *, remat: bool = False):
+             write: Callable, embedded: Float[Array, 'B M E'] | None = None):
     """Scores a block: states [B, N, E] and keys and values of every layer."""
-    return self.decoder(self.embed(tokens), position, distance, mask, write,
-                        remat=remat)
+    x = layers.ending(self.embed(tokens), embedded)
+    return self.decoder(x, position, distance, mask, write)
 
   def readout(self, hidden: Float[Array, '*axes E']) -> Float[Array, '*axes V']:
     """Float32 logits of decoder states."""
@@ -343,10 +349,12 @@ class Gemma(packed.PackedModel):
     return self.module.init(key, jnp.ones((1, 1), jnp.int32))
 
   def states(self, params: Any, batch: Mapping[str, Array], *,
-             dropout: Key[Array, ''] | None = None, remat: bool = False):
+             dropout: Key[Array, ''] | None = None, remat: bool = False,
+             branches: segments.Branches | None = None):
     """States before the head, see `teacher_forced`; there is no dropout.
 
-    Inputs have `input_lengths[b]` >= 1 tokens, or `input_segments`.
+    Inputs have `input_lengths[b]` >= 1 tokens, or `input_segments`. With
+    `branches` their states come behind those of the targets.
     """
     del dropout
     given = lambda *names: (batch[name] for name in names)
@@ -356,7 +364,9 @@ class Gemma(packed.PackedModel):
     else:
       texts = None
       tokens, at = segments.behind(*given('inputs', 'input_lengths', 'targets'))
-    return self.module.apply({'params': params}, tokens, at, texts,
+    if branches is not None:
+      branches = branches.moved(at)
+    return self.module.apply({'params': params}, tokens, at, texts, branches,
                              remat=remat, method='states')
 
   def init(self, params: Any, prompt: types.Prompt,
@@ -381,5 +391,5 @@ class Gemma(packed.PackedModel):
     distance, mask = cache.view(tree)
     position = cache.length[:, None] + tree.depth
     hidden, slots = self.apply(params, tree.tokens, position, distance, mask,
-                               cache.write, method='extend')
+                               cache.write, tree.embedded, method='extend')
     return hidden, cache.replace(layers=slots)

@@ -279,6 +279,15 @@ def project(module: nn.Module, x: Float[Array, '*rows in'],
           for name, width in widths.items()]
 
 
+def ending(x: Float[Array, 'B N E'],
+           embedded: Float[Array, 'B M E'] | None) -> Float[Array, 'B N E']:
+  """Embeddings of a block whose last M nodes have them given, if any do."""
+  if embedded is None:
+    return x
+  return jnp.concatenate(
+      [x[:, :-embedded.shape[1]], embedded.astype(x.dtype)], 1)
+
+
 class RMSNorm(nn.Module):
   """x / rms(x) * (offset + scale), computed in float32 (Zhang et al. 2019)."""
   epsilon: float = 1e-6

@@ -1,4 +1,4 @@
-"""Several texts in one row, which do not see each other.
+"""Several texts in one row, which do not see each other; branches of a text.
 
 A batch of packed rows has `input_segments` [B, W] and `target_segments` [B, T]:
 0 is padding, and a row's texts are numbered from 1, one behind the other:
@@ -10,7 +10,57 @@ from __future__ import annotations
 
 from jax import lax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Float, Int
+import numpy as np
+
+from spec_cascades import struct
+
+
+@struct.dataclass
+class Branches:
+  """K nodes in a row behind each of G places of a text.
+
+  A branch sees what its place sees, and a node of it those before it. Behind
+  the places 0 and 2 of a text of 3 tokens, with K = 2:
+
+      positions   0 1 2   1 2   3 4
+  """
+  embedded: Float[Array, 'B G K E']
+  places: Int[Array, 'B G']
+
+  def moved(self, at: Int[Array, 'B T']) -> Branches:
+    """The same where place t is slot at[t]."""
+    return self.replace(places=jnp.take_along_axis(at, self.places, 1))
+
+  def beside(self, seen: Bool[Array, 'B N S']) -> Bool[Array, 'B M S']:
+    """What every token sees, and behind that what nodes see: M = N + G K."""
+    own = jnp.take_along_axis(seen, self.places[..., None], 1)
+    return jnp.concatenate([seen, jnp.repeat(own, self._length, 1)], 1)
+
+  def behind(self, x: Float[Array, 'B N E'], position: Int[Array, 'B N'],
+             mask: Bool[Array, 'B N N']
+             ) -> tuple[Float[Array, 'B M E'], Int[Array, 'B M'],
+                        Bool[Array, 'B M M']]:
+    """Embeddings, positions and what is seen, with those of the branches."""
+    b, g, k, e = self.embedded.shape
+    first = jnp.take_along_axis(position, self.places, 1)[..., None]
+    later = (first + 1 + jnp.arange(k)[None, None]).reshape(b, g * k)
+    own = np.kron(np.eye(g, dtype=bool), np.tri(k, dtype=bool))
+    own = jnp.broadcast_to(own, (b, *own.shape))
+    seen = jnp.pad(own, ((0, 0), (mask.shape[1], 0), (0, 0)))
+    return (jnp.concatenate([x, self.embedded.reshape(b, g * k, e)], 1),
+            jnp.concatenate([position, later], 1),
+            jnp.concatenate([self.beside(mask), seen], 2))
+
+  def parted(self, hidden: Float[Array, 'B M E']
+             ) -> tuple[Float[Array, 'B N E'], Float[Array, 'B G K E']]:
+    """States of the text, and those of the branches behind them."""
+    shape, n = self.embedded.shape, self.places.shape[1] * self._length
+    return hidden[:, :-n], hidden[:, -n:].reshape(*shape[:3], -1)
+
+  @property
+  def _length(self) -> int:
+    return self.embedded.shape[2]
 
 
 def same(queries: Int[Array, 'B N'], keys: Int[Array, 'B S']

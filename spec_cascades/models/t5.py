@@ -277,7 +277,8 @@ class Transformer(nn.Module):
     return self.readout(self.states(*args, **kwargs))
 
   def states(self, inputs: Int[Array, 'B I'], shifted: Int[Array, 'B N'],
-             texts: tuple[Array, Array] | None = None, *,
+             texts: tuple[Array, Array] | None = None,
+             branches: segments.Branches | None = None, *,
              deterministic: bool = True, remat: bool = False):
     """Decoder states [B, N, E] of a whole text; 0 is padding in `inputs`.
 
@@ -285,6 +286,7 @@ class Transformer(nn.Module):
       inputs: Encoder tokens.
       shifted: Decoder inputs: the targets moved right by one, 0 first.
       texts: Segments of both, where rows hold several, see `segments`.
+      branches: `segments.Branches`, whose states come behind the text's.
       deterministic: No dropout; otherwise give an rng named 'dropout'.
       remat: See `layers.call`; for gradients.
     """
@@ -292,15 +294,17 @@ class Transformer(nn.Module):
     encoded = self.encode(inputs, sources, deterministic=deterministic,
                           remat=remat)
     b, n = shifted.shape
-    i = jnp.arange(n)
-    distance = i[:, None] - i[None]
-    mask = jnp.broadcast_to(distance >= 0, (b, n, n))
-    cross_mask = segments.seen(inputs, n)
+    i = jnp.arange(n)[None]
+    mask = jnp.broadcast_to(i[..., None] >= i[:, None], (b, n, n))
+    cross_mask, x = segments.seen(inputs, n), self.embed(shifted)
     if texts:
       mask &= segments.same(targets, targets)
       cross_mask &= segments.same(targets, sources)
+    if branches is not None:
+      cross_mask = branches.beside(cross_mask)
+      x, i, mask = branches.behind(x, jnp.broadcast_to(i, (b, n)), mask)
     return self.decoder(
-        self.embed(shifted), distance[None], mask, cross_mask, encoded=encoded,
+        x, i[..., None] - i[:, None], mask, cross_mask, encoded=encoded,
         deterministic=deterministic, remat=remat)[0]
 
   def embed(self, tokens):
@@ -319,10 +323,12 @@ class Transformer(nn.Module):
     """Encodes a prompt: cross-attention keys and values of every layer."""
     return self.decoder.memory(self.encode(inputs))
 
-  def extend(self, tokens, distance, mask, cross_mask, memory, write):
+  def extend(self, tokens, distance, mask, cross_mask, memory, write,
+             embedded=None):
     """Scores a block: states [B, N, E] and keys and values of every layer."""
-    return self.decoder(self.embed(tokens), distance, mask, cross_mask,
-                        memory=memory, write=write)
+    x = layers.ending(self.embed(tokens), embedded)
+    return self.decoder(x, distance, mask, cross_mask, memory=memory,
+                        write=write)
 
   def readout(self, hidden: Float[Array, '*axes E']) -> Float[Array, '*axes V']:
     """Float32 logits of decoder states."""
@@ -354,18 +360,18 @@ class T5(packed.PackedModel):
     return self.module.init(key, token, token)
 
   def states(self, params: Any, batch: Mapping[str, Array], *,
-             dropout: Key[Array, ''] | None = None, remat: bool = False):
-    """States before the head, see `teacher_forced`; 0 in `inputs` is padding.
-    """
+             dropout: Key[Array, ''] | None = None, remat: bool = False,
+             branches: segments.Branches | None = None):
+    """States before the head, see `teacher_forced`; then of `branches`."""
     targets, texts = batch['targets'], None
     if 'target_segments' in batch:
       texts = batch['input_segments'], batch['target_segments']
       shifted = segments.shifted(targets, texts[1])
     else:
       shifted = jnp.pad(targets[:, :-1], ((0, 0), (1, 0)))
-    rngs = {} if dropout is None else {'dropout': dropout}
     return self.module.apply(
-        {'params': params}, batch['inputs'], shifted, texts, rngs=rngs,
+        {'params': params}, batch['inputs'], shifted, texts, branches,
+        rngs=dropout if dropout is None else {'dropout': dropout},
         deterministic=dropout is None, remat=remat, method='states')
 
   def init(self, params: Any, prompt: types.Prompt,
@@ -393,5 +399,5 @@ class T5(packed.PackedModel):
     cross = segments.seen(cache.static.inputs, tree.tokens.shape[1])
     hidden, slots = self.apply(
         params, tree.tokens, distance, mask, cross, cache.static.memory,
-        cache.write, method='extend')
+        cache.write, tree.embedded, method='extend')
     return hidden, cache.replace(layers=slots)

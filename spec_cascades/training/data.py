@@ -20,6 +20,7 @@ from spec_cascades.evaluation import asking as asking_lib
 from spec_cascades.evaluation import examples
 from spec_cascades.evaluation import text
 from spec_cascades.training import packing
+from spec_cascades.training import trajectories
 
 TARGET = '{target}'
 SPLITS = ('train', 'validation', 'test')
@@ -52,6 +53,9 @@ class ParallelText:
       training, see `packing`; those of an epoch that fill no batch are used,
       too.
     more: Directories of further text, of which train.jsonl is trained on too.
+    guesses: Where lines have Jacobi trajectories, see `trajectories`: guesses
+      of a state. Their tokens are the targets, and there are arrays of their
+      states. 0: trajectories are not read.
     reader: Reads splits in place of a directory, such as
       `seqio_lines.SeqioLines`: called with the name of one it gives lines, and
       it has `splits`.
@@ -69,6 +73,7 @@ class ParallelText:
   seed: int = 0
   packed: bool = False
   more: tuple[str, ...] = ()
+  guesses: int = 0
   reader: Any = None
 
   def __post_init__(self):
@@ -78,6 +83,9 @@ class ParallelText:
     if not isinstance(self.answer, str) or self.answer.count(TARGET) != 1:
       raise ValueError(f'Got the answer {self.answer!r}; it has to hold '
                        f'{TARGET} once, which stands for the output.')
+    if self.guesses and self.packed:
+      raise ValueError(f'Got guesses={self.guesses} and packed texts; allowed: '
+                       'one text a row where there are trajectories.')
 
   def lines(self, split: str) -> list[dict]:
     """The examples of a split as they are in its file.
@@ -132,18 +140,29 @@ class ParallelText:
 
     Returns:
       `inputs` [n, W] and `targets` [n, T] with 0 as padding, `input_lengths`
-      [n], and `weights` [n, T], 1 where a target is.
+      [n], and `weights` [n, T], 1 where a target is; with `guesses` what
+      `trajectories.padded` gives.
     """
     groups = {width: [] for width in self.buckets}
     for i, line in enumerate(self.lines(split), 1):
-      pair = (self.encode(line[self.source], f'{split}.jsonl, line {i}'),
-              self._answered(line[self.target]))
+      where, own = f'{split}.jsonl, line {i}', None
+      if self.guesses:
+        own = trajectories.read(line, self.guesses, where)
+      target, states = own or (self._answered(line[self.target]), [])
+      pair = self.encode(line[self.source], where), target
       longest = max(map(len, pair[:1] if self.target_width else pair))
       width = next((w for w in self.buckets if longest <= w), None)
-      if width is not None and len(pair[1]) <= self._target_width(width):
-        groups[width].append(pair)
-    return {width: _padded(*zip(*pairs), width, self._target_width(width))
-            for width, pairs in groups.items() if pairs}
+      if width is not None and len(target) <= self._target_width(width):
+        groups[width].append((*pair, states))
+    return {width: self._arrays(rows, width)
+            for width, rows in groups.items() if rows}
+
+  def _arrays(self, rows, width):
+    *pairs, states = zip(*rows)
+    found = _padded(*pairs, width, self._target_width(width))
+    if self.guesses:
+      found |= trajectories.padded(states, self.guesses)
+    return found
 
   def _target_width(self, width: int) -> int:
     return self.target_width or width

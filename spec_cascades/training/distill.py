@@ -26,6 +26,7 @@ from spec_cascades.drafters import chain
 from spec_cascades.evaluation import pairs
 from spec_cascades.training import data
 from spec_cascades.training import start
+from spec_cascades.training import trajectories
 from spec_cascades.training import writing
 
 
@@ -44,7 +45,8 @@ def distill(corpus: data.ParallelText, verifier: str, output: str, *,
             drafter: str | None = None, gamma: int = 5,
             temperature: float = 0.0, sentences: int | None = None,
             chunk: int = 1024, batch: int = 128, seed: int = 0,
-            shard: Shard = Shard(), log: Callable[[str], None] = print) -> None:
+            guesses: int = 0, shard: Shard = Shard(),
+            log: Callable[[str], None] = print) -> None:
   """Writes train.jsonl with the verifier's translations beside the old splits.
 
   Finished chunks are kept: the same call goes on after an interruption. Several
@@ -64,6 +66,8 @@ def distill(corpus: data.ParallelText, verifier: str, output: str, *,
     chunk: Sentences between writes.
     batch: Rows of a decoding call.
     seed: Of the choice, and of what is drawn.
+    guesses: Of Jacobi decoding, whose states are kept in each line, see
+      `trajectories`; greedy, without a drafter. 0 keeps none.
     shard: Which chunks to write.
     log: Receives lines of progress.
 
@@ -74,7 +78,11 @@ def distill(corpus: data.ParallelText, verifier: str, output: str, *,
   if sentences is not None and sentences < 1:
     raise ValueError(f'Got {sentences} sentences; allowed: 1 or more, or None '
                      'for all.')
-  writer = _Writer(corpus, verifier, drafter, gamma, temperature, batch, seed)
+  if guesses and (drafter is not None or temperature):
+    raise ValueError(f'Got guesses={guesses} with a drafter or a temperature; '
+                     'allowed: neither, for greedy Jacobi trajectories.')
+  writer = _Writer(corpus, verifier, drafter, gamma, temperature, batch, seed,
+                   guesses)
   folder = pathlib.Path(output).expanduser()
   folder.mkdir(parents=True, exist_ok=True)
   lines = _chosen(corpus, sentences, seed)
@@ -83,6 +91,8 @@ def distill(corpus: data.ParallelText, verifier: str, output: str, *,
               lines=hashlib.sha256(texts).hexdigest())
   if temperature:
     call |= dict(temperature=temperature, seed=seed)
+  if guesses:
+    call |= dict(guesses=guesses)
   _claim(folder / 'call.json', call)
   for split in corpus.splits:
     if split != 'train':
@@ -121,7 +131,8 @@ class _Writer:
   """Loads the models once; turns lines into lines with other targets."""
 
   def __init__(self, corpus, verifier, drafter, gamma, temperature, batch,
-               seed):
+               seed, guesses):
+    check.interval('guesses', guesses, 0, 1000, whole=True)
     check.scalars(targets.Lossless(), warp.Warp(temperature))
     found = checkpoints.load(verifier)
     start.check(found.lm, corpus, _room(corpus, max(corpus.buckets)))
@@ -134,6 +145,7 @@ class _Writer:
     self._lm, self._params = found.lm, found.lm.pack(found.params)
     self._corpus, self._batch = corpus, batch
     self._temperature, self._seed = temperature, seed
+    self._guesses = guesses
     self.tokens = self.calls = 0
 
   def __call__(self, lines, first) -> str:
@@ -144,17 +156,27 @@ class _Writer:
       rows = [i for i, row in enumerate(encoded) if low < len(row) <= width]
       key = jax.random.fold_in(jax.random.key(self._seed), first)
       length = _room(corpus, width) - 1
-      texts, calls = writing.write(
-          self._lm, self._params, [encoded[i] for i in rows], width=width,
-          length=length, batch=self._batch, end=corpus.end,
-          temperature=self._temperature, seed=jax.random.fold_in(key, width),
-          **self._drafter)
-      self.tokens, self.calls = (self.tokens + sum(map(len, texts)),
-                                 self.calls + calls)
+      texts, calls = self._texts(
+          [encoded[i] for i in rows], jax.random.fold_in(key, width),
+          width=width, length=length, batch=self._batch, end=corpus.end)
+      self.tokens, self.calls = (
+          self.tokens + sum(len(text['tokens']) for text in texts),
+          self.calls + calls)
       # A short input may leave room for more than a long one does.
-      out |= {i: corpus.decode(text[:length]) for i, text in zip(rows, texts)}
-    return _jsonl({**line, corpus.target: out[i]}
-                  for i, line in enumerate(lines))
+      out |= {i: trajectories.cut(text, length) for i, text in zip(rows, texts)}
+    kept = lambda text: {trajectories.KEY: text} if self._guesses else {}
+    return _jsonl({**line, corpus.target: corpus.decode(out[i]['tokens']),
+                   **kept(out[i])} for i, line in enumerate(lines))
+
+  def _texts(self, rows, key, **sizes):
+    """Trajectories, which have no states if there are to be no guesses."""
+    if self._guesses:
+      return trajectories.write(self._lm, self._params, rows,
+                                guesses=self._guesses, **sizes)
+    texts, calls = writing.write(
+        self._lm, self._params, rows, temperature=self._temperature, seed=key,
+        **self._drafter, **sizes)
+    return [dict(tokens=text, states=[]) for text in texts], calls
 
 
 def _jsonl(lines):

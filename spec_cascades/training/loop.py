@@ -19,8 +19,10 @@ from spec_cascades.checkpoints import orbax
 from spec_cascades.evaluation import tensorboard
 from spec_cascades.models import features
 from spec_cascades.models import heads
+from spec_cascades.models import masks
 from spec_cascades.models import reduced
 from spec_cascades.training import ahead
+from spec_cascades.training import consistent
 from spec_cascades.training import data as data_lib
 from spec_cascades.training import follow
 from spec_cascades.training import losses
@@ -36,7 +38,8 @@ from spec_cascades.training import train_step
 
 # Of an array in a checkpoint: compressed, each, so that it is read whole.
 CHUNK_BYTES = 2**20
-OBJECTIVES = {heads.Headed: ahead.Ahead, features.Featured: follow.Follow}
+OBJECTIVES = {heads.Headed: ahead.Ahead, masks.Masked: ahead.Ahead,
+              features.Featured: follow.Follow}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,8 +105,8 @@ class Run:
     distillation: What is minimised with a teacher.
     on_policy: Which batches have targets that the student writes.
     objective: The loss of a `heads.Beside`, which is its own teacher:
-      `ahead.Ahead` of a `heads.Headed`, `follow.Follow` of a
-      `features.Featured`.
+      `ahead.Ahead` of a `heads.Headed` or `masks.Masked`, `follow.Follow` of
+      a `features.Featured`. Of another model `consistent.Consistent`.
     online: Serves the corpus's inputs with the student as the teacher's
       drafter, and trains it on what was rejected; a step is then `every`
       requests and one update.
@@ -156,6 +159,7 @@ def train(run: Run, *, log: Callable[[str], None] = print
   check.interval('accumulate', recipe.accumulate, 1, 10**6, whole=True)
   if recipe.tensorboard:
     tensorboard.check()
+  _check_objective(run)
   _check_texts(run)
   optimizer = _optimizer(run)
   teacher, guide = _teacher(run)
@@ -184,14 +188,29 @@ def _silent(line: str) -> None:
   del line
 
 
+def _check_objective(run):
+  """Refuses a loss that is not of the model, or texts that are not of it."""
+  objective = run.objective and type(run.objective)
+  steady = objective is consistent.Consistent
+  if OBJECTIVES.get(type(run.lm)) is not objective and not (
+      steady and not isinstance(run.lm, reduced.Around)):
+    raise ValueError(f'Got a {type(run.lm).__name__} and objective='
+                     f'{run.objective}; allowed: heads.Headed and masks.Masked '
+                     'with ahead.Ahead, features.Featured with follow.Follow, '
+                     'T5s and decoders with consistent.Consistent or none.')
+  if steady != bool(run.corpus.guesses):
+    raise ValueError(f'Got objective={run.objective} and a corpus with guesses='
+                     f'{run.corpus.guesses}; allowed: guesses above 0 with '
+                     'consistent.Consistent, 0 without. Set '
+                     'data.ParallelText.guesses.')
+  if steady and run.teacher is not None:
+    raise ValueError('Got consistent.Consistent and a teacher; allowed: the '
+                     'model is its own. Leave out teacher.')
+
+
 def _check_texts(run):
   """Refuses texts of the student's own that can't be had or judged."""
   share, headed = run.on_policy.share, isinstance(run.lm, heads.Beside)
-  if OBJECTIVES.get(type(run.lm)) is not (run.objective and type(
-      run.objective)):
-    raise ValueError(f'Got a {type(run.lm).__name__} and objective='
-                     f'{run.objective}; allowed: heads.Headed with ahead.Ahead,'
-                     ' features.Featured with follow.Follow, others without.')
   if headed and run.teacher is not None:
     raise ValueError('Got heads and a teacher; allowed: heads learn from the '
                      'verifier that they are on. Leave out teacher.')
