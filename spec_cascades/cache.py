@@ -30,6 +30,11 @@ class Cache:
     """Slots per row."""
     return jax.tree.leaves(self.layers)[0].shape[1]
 
+  @property
+  def end(self) -> Int[Array, 'B']:
+    """The slot of the next token; every token has the slot of its position."""
+    return self.length
+
   def truncate(self, length: Int[Array, 'B']) -> Cache:
     """Forgets slots from `length` on; nothing moves."""
     return self.replace(length=length)
@@ -41,9 +46,9 @@ class Cache:
     In:  length 2, slots a b | r x y z, path (0, 2, 3), count 3
     Out: length 5, slots a b r y z |
     """
-    slots = self.length[:, None] + path
+    slots = self.end[:, None] + path
     take = jax.vmap(lambda row, at: row[at])
-    move = lambda array: write(array, take(array, slots), self.length)
+    move = lambda array: write(array, take(array, slots), self.end)
     return self.replace(layers=jax.tree.map(move, self.layers),
                         length=self.length + count)
 
@@ -56,8 +61,8 @@ class Cache:
     return self.commit(verdict.path, count)
 
   def write(self, layer: int, block: tuple[Array, ...]) -> tuple[Array, ...]:
-    """A layer's arrays with a block [B, N, ...] at [length, length + N)."""
-    return tuple(write(slots, new, self.length)
+    """A layer's arrays with a block [B, N, ...] at [end, end + N)."""
+    return tuple(write(slots, new, self.end)
                  for slots, new in zip(self.layers[layer], block))
 
   def view(self, tree: TokenTree) -> tuple[
@@ -67,7 +72,7 @@ class Cache:
     A key's position is its slot if slot < length, else length + depth of the
     node there: siblings share a position, whatever their slots.
     """
-    n, start = tree.tokens.shape[1], self.length[:, None, None]
+    n, start = tree.tokens.shape[1], self.end[:, None, None]
     slot = jnp.arange(self.capacity)[None, None]
     inside = (slot >= start) & (slot < start + n)
     node = jnp.clip(slot - start, 0, n - 1)

@@ -190,6 +190,16 @@ def own_params(drafter: Any, params: Any) -> None:
                      'lm.pack.')
 
 
+def target_cache(drafter: Any, ctx: Any) -> Any:
+  """The verifier's cache; refuses a drafter that is used where there is none.
+  """
+  if ctx.target_cache is None:
+    raise ValueError(f'{type(drafter).__name__} drafts on the verifier\'s '
+                     'cache, which the second drafter of Horizontal does not '
+                     'get; put it first.')
+  return ctx.target_cache
+
+
 def scalars(*parts: Any) -> None:
   """Refuses parts with numbers outside their domains, or one for each row."""
   for part in parts:

@@ -12,13 +12,23 @@ import pytest
 from spec_cascades import api, decode, targets, types, verify
 from spec_cascades import drafters as drafters_lib
 from spec_cascades.drafters import (
-    adaptive, chain, eagle, eagle_tree, early_exit, hydra_plus, jacobi,
-    lookahead, masked, medusa, ngram, null, retrieval, space, specinfer, spectr,
-    tracking, tree, vertical)
+    adaptive, chain, eagle, eagle_tree, early_exit, horizontal, hydra_plus,
+    jacobi, lookahead, masked, medusa, ngram, null, ouroboros, pipelined,
+    retrieval, space, specinfer, spectr, tracking, tree, triforce, vertical)
 from spec_cascades.models import (
     counts, features, heads, layered, masks, recompute, table, toy)
 from spec_cascades.warp import Warp
 from tests.common import LM, P, Q, RAGGED, keys, select
+
+
+
+class Looking(table.Table):
+  """With queries, of numbers as wide as its keys: the tokens."""
+
+  def look(self, params, cache, tree):
+    hidden, cache = self.extend(params, cache, tree)
+    return hidden, cache, (jnp.ones((*tree.tokens.shape, 1, 1)),)
+
 
 TREE = (-1, 0, 0, 1)
 HYDRA = heads.Headed(LM, heads.HeadsConfig(3, sequential=True))
@@ -42,6 +52,17 @@ DRAFTERS = dict(
                tracking.Tracking(chain.Chain(LM, 3), .5)), Q),
     EarlyExit=((early_exit.EarlyExit(chain.Chain(LM, 3), 1),) * 2, Q),
     Vertical=((vertical.Vertical(LM, ngram.NGram(2, 1), 3),) * 2, (Q, None)),
+    Horizontal=((horizontal.Horizontal(
+        chain.Chain(LM, 2, chain.Below(.9)), chain.Chain(LM, 2)),
+                 horizontal.Horizontal(
+        chain.Chain(LM, 2, chain.Below(.2)), chain.Chain(LM, 2))), (Q, P)),
+    Ouroboros=((ouroboros.Ouroboros(
+        LM, lookahead.Lookahead(5, 2, 3, 2, 8), 2),) * 2, (Q, None)),
+    TriForce=((triforce.TriForce(Looking(), 2, None, 2, 2, 2, 2),) * 2,
+              (P, None)),
+    Drafted=((triforce.TriForce(Looking(), 2, chain.Chain(LM, 2), 2, 2, 2, 2),)
+             * 2, (P, Q)),
+    Pipelined=((pipelined.Pipelined(LM, 1, 2),) * 2, Q),
     NGram=((ngram.NGram(3, 1),) * 2, None),
     Jacobi=((jacobi.Jacobi(3),) * 2, None),
     Retrieval=((retrieval.Retrieval(3, 6, 4, 4),) * 2,
@@ -59,6 +80,7 @@ DRAFTERS = dict(
     SpecInfer=((specinfer.SpecInfer((LM, LM), ((-1, 0), (-1, 0, 1))),) * 2,
                (Q, P)),
     SpecTr=((spectr.SpecTr(LM, 2, 2),) * 2, Q))
+HEAVY = {'Drafted', 'Ouroboros'}       # drafters that decode: long to compile
 RULES = dict(
     Lossless=targets.Lossless(), Lossy=targets.Lossy(.3),
     LossyBeta=targets.LossyBeta(.3), LossyBudget=targets.LossyBudget(.1),
@@ -101,11 +123,11 @@ def test_the_tables_are_complete():
   assert public_classes(targets) == set(RULES)
   assert public_classes(verify) - {'Supports', 'Fixed'} == set(VERIFIERS)
   found = set().union(*(public_classes(m) for m in (
-      adaptive, chain, eagle, eagle_tree, early_exit, hydra_plus, jacobi,
-      lookahead, masked, medusa, ngram, null, retrieval, space, specinfer,
-      spectr, tracking, tree, vertical)))
+      adaptive, chain, eagle, eagle_tree, early_exit, horizontal, hydra_plus,
+      jacobi, lookahead, masked, medusa, ngram, null, ouroboros, pipelined,
+      retrieval, space, specinfer, spectr, tracking, tree, triforce, vertical)))
   found -= {'Pool', 'Datastore', 'Levels', 'Record', 'Tracked', 'Follower',
-            'Following', 'Guessed'}
+            'Following', 'Guessed', 'Parts', 'Chosen'}
   assert found <= set(DRAFTERS)
   assert drafters_lib.__doc__
 
@@ -118,7 +140,9 @@ def test_models_have_the_methods_of_the_contract(lm):
   assert hash(lm) == hash(lm) and lm.vocab_size == 5
 
 
-@pytest.mark.parametrize('name', DRAFTERS)
+@pytest.mark.parametrize('name', [
+    pytest.param(name, marks=[pytest.mark.slow] * (name in HEAVY))
+    for name in DRAFTERS])
 class TestDrafters:
   """One compiled step per drafter; cases share it through the jit cache."""
 
@@ -200,7 +224,8 @@ class TestDrafters:
     state = spec(P, params, RAGGED, keys(3), target, Warp())
     assert (state.lengths == 20).all()
     own = getattr(state.drafter, 'cache', state.drafter)
-    caches = [state.cache, own][:1 + hasattr(spec.drafter, 'lm')]
+    has = hasattr(spec.drafter, 'lm') and hasattr(own, 'capacity')
+    caches = [state.cache, own][:1 + has]
     caches += state.drafter if hasattr(spec.drafter, 'lms') else ()
     for cache in caches:
       np.testing.assert_array_equal(cache.length, 19)

@@ -61,6 +61,10 @@ class Adaptive:
       check.interval(f'{name} of Adaptive', getattr(self, name), 0, high,
                      batch=batch, hint=hint)
 
+  def lagging(self, tokens: int) -> Adaptive:
+    """The same for a cache that may lack the last committed tokens."""
+    return self.replace(chain=self.chain.lagging(tokens))
+
   def init(self, params: Any, prompt: types.Prompt, hidden: Any,
            capacity: int) -> Record:
     """The chain's state, and the guess."""

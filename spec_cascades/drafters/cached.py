@@ -1,7 +1,10 @@
-"""For drafters whose state is the cache of one small model, `lm`."""
+"""For drafters whose state is the cache of one small model, or has caches."""
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
+
+import jax
 
 from spec_cascades import check
 from spec_cascades import types
@@ -22,3 +25,9 @@ class Cached:
     """Keeps the key/values of the drafts that were accepted."""
     del params
     return state.accept(feedback.draft, feedback.verdict, feedback.live)
+
+
+def of_caches(change: Callable[[Any], Any], tree: Any) -> Any:
+  """A tree in which every cache has changed; the rest stays as it is."""
+  has = lambda x: hasattr(x, 'truncate')
+  return jax.tree.map(lambda x: change(x) if has(x) else x, tree, is_leaf=has)

@@ -25,7 +25,8 @@ class Chain(Line, Cached):
 
   A `stop` may look at q of a node before a child is drawn, never at the child:
   dropping a child for its own q would bias the law. A row drafts at most `most`
-  tokens, a number as traced as a threshold.
+  tokens, a number as traced as a threshold. The cache may lack the last `late`
+  committed tokens, see `lagging`.
 
   Reference: Leviathan et al. (2023), https://arxiv.org/abs/2211.17192
   """
@@ -33,6 +34,7 @@ class Chain(Line, Cached):
   length: int = struct.field(pytree_node=False)
   stop: Any = None
   most: int | Int[Array, '*B'] | None = None
+  late: int = struct.field(pytree_node=False, default=0)
 
   def validate(self, batch: int | None = None) -> None:
     """Raises ValueError for a bad threshold or `most`; host only."""
@@ -43,12 +45,17 @@ class Chain(Line, Cached):
       check.instance(self.stop)
       self.stop.validate(batch)
 
+  def lagging(self, tokens: int) -> Chain:
+    """The same for a cache that may lack as many more committed tokens."""
+    return self.replace(late=self.late + tokens)
+
   def propose(self, params: Any, state: Any, ctx: types.Context,
               keys: Key[Array, 'B']) -> tuple[types.Draft, Any]:
     """A sampled chain, and q at every node that was visited."""
-    cache, first = state, None
-    if not ctx.leaf_q:
-      first, cache = prefill.reread(self.lm, params, state, ctx.tokens)
+    cache, first, unread = state, None, self.late + (not ctx.leaf_q)
+    if unread:
+      first, cache = prefill.reread(self.lm, params, state, ctx.tokens,
+                                    unread + 1)
     draft, cache = growing.grown(
         self.lm, params, cache, ctx, keys, self.length, stop=self.stop,
         most=self.most, first=first)

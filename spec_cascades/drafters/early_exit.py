@@ -49,6 +49,15 @@ class EarlyExit(Stateless):
   def propose(self, params: Any, state: Any, ctx: types.Context,
               keys: Key[Array, 'B']) -> tuple[types.Draft, Any]:
     """A sampled chain, and q at every node that was visited."""
-    cache = ctx.target_cache
-    first = cache.replace(layers=cache.layers[:self.layers])
+    first = layers_of(self, ctx, self.layers)
     return self.chain.propose(params, first, ctx, keys)[0], state
+
+
+def layers_of(drafter: Any, ctx: types.Context, count: int) -> Any:
+  """The first layers of the verifier's cache, as a shallow model's.
+
+  Raises:
+    ValueError: Where the drafter is used, it does not get that cache.
+  """
+  cache = check.target_cache(drafter, ctx)
+  return cache.replace(layers=cache.layers[:count])

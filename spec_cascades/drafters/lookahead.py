@@ -5,7 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int, Key
+from jaxtyping import Array, Bool, Int, Key
 import numpy as np
 
 from spec_cascades import check
@@ -32,6 +32,8 @@ class Lookahead(Stateless):
   ranks first behind the newest trajectory completes `window` n-grams, which go
   to a ring of `pool` n-grams a row, and is the next trajectory. Up to `guesses`
   pooled n-grams that begin with the root, the newest first, are the draft.
+  Parameters are n-grams [M, N] that the pool begins with, see `commonest`, or
+  None.
 
   Attributes:
     vocab_size: Of the verifier; the first trajectories are random tokens.
@@ -63,19 +65,25 @@ class Lookahead(Stateless):
 
   def init(self, params: Any, prompt: types.Prompt, hidden: Any,
            capacity: int) -> Pool:
-    """Random trajectories, the same for every row, and an empty pool."""
-    del params, hidden, capacity
+    """Random trajectories, the same for every row, and the pool."""
+    del hidden, capacity
     rows, shape = len(prompt.prefix), (self.order - 1, self.window)
     guesses = jax.random.randint(jax.random.key(0), shape, 0, self.vocab_size)
-    return Pool(jnp.broadcast_to(guesses, (rows, *shape)),
-                jnp.zeros((rows, self.pool, self.order), jnp.int32),
-                jnp.zeros(rows, jnp.int32))
+    grams, known = jnp.zeros((rows, self.pool, self.order), jnp.int32), 0
+    if params is not None:
+      known = len(params)
+      if params.shape[1:] != (self.order,) or known > self.pool:
+        raise ValueError(f'Got n-grams of shape {params.shape}; allowed: up to '
+                         f'{self.pool} of {self.order} tokens each.')
+      grams = grams.at[:, :known].set(params)
+    return Pool(jnp.broadcast_to(guesses, (rows, *shape)), grams,
+                jnp.full(rows, known, jnp.int32))
 
   def propose(self, params: Any, state: Pool, ctx: types.Context,
               keys: Key[Array, 'B']) -> tuple[types.Draft, Any]:
     """A trie of pooled n-grams; the window follows, as scratch."""
     del params, keys
-    grams, found = jax.vmap(self._match)(state, ctx.root)
+    grams, found = jax.vmap(self.after)(state, ctx.root)
     tried = types.branches(ctx.root, grams, found * (self.order - 1),
                            1 + (self.order - 1) * self.guesses)
     nodes = self._beside(tried, state.levels.reshape(len(grams), -1))
@@ -90,13 +98,23 @@ class Lookahead(Stateless):
     del params
     new = jnp.argmax(feedback.logits[:, -self.window:], -1).astype(jnp.int32)
     levels = jnp.concatenate([state.levels, new[:, None]], 1)   # [B, N, W]
-    at = (state.filled[:, None] + jnp.arange(self.window)[None]) % self.pool
-    put = jax.vmap(lambda ring, i, some: ring.at[i].set(some))
-    return Pool(levels[:, 1:], put(state.grams, at, levels.swapaxes(1, 2)),
-                state.filled + self.window)
+    live = types.rows(feedback.live, levels)
+    state = state.replace(levels=jnp.where(live, levels[:, 1:], state.levels))
+    return self.filed(state, levels.swapaxes(1, 2), feedback.live)
 
-  def _match(self, state, root):
-    """Continuations [G, N - 1] of the root, and which of them there are."""
+  def filed(self, state: Pool, grams: Int[Array, 'B M N'],
+            live: Bool[Array, 'B']) -> Pool:
+    """Puts n-grams into the rings of live rows, the last one as the newest."""
+    count = grams.shape[1]
+    at = (state.filled[:, None] + jnp.arange(count)[None]) % self.pool
+    at = jnp.where(live[:, None], at, self.pool)
+    put = jax.vmap(lambda ring, i, some: ring.at[i].set(some, mode='drop'))
+    return state.replace(grams=put(state.grams, at, grams),
+                         filled=state.filled + jnp.where(live, count, 0))
+
+  def after(self, state: Pool, root: Int[Array, '']
+            ) -> tuple[Int[Array, 'G N1'], Int[Array, 'G']]:
+    """One row's continuations of a token, the newest first, and which are."""
     age = (state.filled - 1 - jnp.arange(self.pool)) % self.pool
     known = (state.grams[:, 0] == root) & (age < state.filled)
     same = (state.grams[:, None] == state.grams[None]).all(-1) & known[None]
@@ -122,3 +140,27 @@ class Lookahead(Stateless):
     return types.TokenTree(
         add(tree.tokens, window), add(tree.parents, jnp.full_like(window, -1)),
         add(tree.depth, spread(1 + i + level)), mask)
+
+
+def commonest(tokens: np.ndarray, order: int, count: int
+              ) -> Int[Array, 'M N']:
+  """The n-grams that a text has most often, on the host: a pool to begin with.
+
+  The commonest comes last: it is found first, and gives way last.
+
+  Args:
+    tokens: Of the text.
+    order: N.
+    count: n-grams, fewer if there are no more.
+
+  Raises:
+    ValueError: The text is shorter than an n-gram.
+  """
+  tokens = np.asarray(tokens)
+  if tokens.ndim != 1 or len(tokens) < order:
+    raise ValueError(f'Tokens of shape {tokens.shape}; allowed: a row of at '
+                     f'least {order}, for one n-gram.')
+  grams, times = np.unique(np.lib.stride_tricks.sliding_window_view(
+      tokens, order), axis=0, return_counts=True)
+  last = np.argsort(times, kind='stable')[-count:]
+  return jnp.asarray(grams[last], jnp.int32)

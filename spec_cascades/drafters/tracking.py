@@ -59,6 +59,10 @@ class Tracking:
       check.interval(f'{name} of Tracking', getattr(self, name), 0, 1,
                      batch=batch, hint='It is a share.')
 
+  def lagging(self, tokens: int) -> Tracking:
+    """The same for a cache that may lack the last committed tokens."""
+    return self.replace(chain=self.chain.lagging(tokens))
+
   def init(self, params: Any, prompt: types.Prompt, hidden: Any,
            capacity: int) -> Tracked:
     """The chain's state; it begins at its threshold, and at its goal."""

@@ -19,6 +19,7 @@ from spec_cascades.drafters import chain
 from spec_cascades.drafters import eagle
 from spec_cascades.drafters import eagle_tree
 from spec_cascades.drafters import early_exit
+from spec_cascades.drafters import horizontal
 from spec_cascades.drafters import hydra_plus
 from spec_cascades.drafters import jacobi
 from spec_cascades.drafters import lookahead
@@ -26,13 +27,16 @@ from spec_cascades.drafters import masked
 from spec_cascades.drafters import medusa
 from spec_cascades.drafters import ngram
 from spec_cascades.drafters import null
+from spec_cascades.drafters import ouroboros
 from spec_cascades.drafters import paths
+from spec_cascades.drafters import pipelined
 from spec_cascades.drafters import retrieval
 from spec_cascades.drafters import space
 from spec_cascades.drafters import specinfer
 from spec_cascades.drafters import spectr
 from spec_cascades.drafters import tracking
 from spec_cascades.drafters import tree
+from spec_cascades.drafters import triforce
 from spec_cascades.drafters import vertical
 from spec_cascades.evaluation import costs
 from spec_cascades.evaluation import counted
@@ -44,8 +48,10 @@ from spec_cascades.evaluation import shapes
 from spec_cascades.evaluation import skipping
 from spec_cascades.models import counts
 from spec_cascades.models import features
+from spec_cascades.models import gemma
 from spec_cascades.models import heads
 from spec_cascades.models import masks
+from spec_cascades.models import partial
 from spec_cascades.models import reduced
 from spec_cascades.models import skip
 
@@ -95,6 +101,22 @@ def _cascade(pair, gamma, part):
   del part
   made = vertical.Vertical(pair.drafter.lm, ngram.NGram(gamma), gamma)
   return made, (pair.drafter.params, None)
+
+
+def _horizontal(pair, gamma, part):
+  """CS Drafting, both ways: the cascade's gamma tokens, and looked-up ones."""
+  first, params = _cascade(pair, gamma, part)
+  return horizontal.Horizontal(first, ngram.NGram(gamma)), (params, None)
+
+
+def _ouroboros(pair, gamma, store):
+  """gamma tokens in phrases; a datastore's commonest are there from the start.
+  """
+  order = min(4, gamma + 2)
+  phrases = lookahead.Lookahead(pair.verifier.lm.vocab_size, 5, order, 5, 256)
+  warm = store and lookahead.commonest(store.tokens, order, 128)
+  made = ouroboros.Ouroboros(pair.drafter.lm, phrases, gamma)
+  return made, (pair.drafter.params, warm)
 
 
 def _tree(pair, gamma, parents):
@@ -235,6 +257,37 @@ def _exit(pair, gamma, part):
   return early_exit.EarlyExit(chain.Chain(lm, gamma), count), params
 
 
+def _pipelined(pair, gamma, part):
+  """The gamma best tokens that the lower half of the layers names."""
+  del part
+  count = -(-skip.layers_of(meshes.bare(pair.verifier.lm)) // 2)
+  lm, params = _of_verifier(pair, range(count))
+  choices = min(gamma, pair.verifier.lm.vocab_size)
+  return pipelined.Pipelined(lm, count, choices), params
+
+
+def _retrieved(pair, gamma, part):
+  """The verifier itself, on chunks of its cache and the recent tokens."""
+  del part
+  _check_cache(pair.verifier.lm)
+  return (triforce.TriForce(pair.verifier.lm, gamma),
+          (pair.verifier.params, None))
+
+
+def _triforce(pair, gamma, part):
+  """That, for which the small model drafts with a streaming cache."""
+  made, (params, _) = _retrieved(pair, gamma, part)
+  _check_cache(pair.drafter.lm)
+  small = chain.Chain(partial.Streaming(pair.drafter.lm), gamma)
+  return made.replace(drafter=small), (params, pair.drafter.params)
+
+
+def _check_cache(lm):
+  if not isinstance(lm, gemma.Gemma):
+    raise ValueError(f'Got a {type(lm).__name__} to draft on part of its cache;'
+                     ' allowed: decoder-only models, whole and on one device.')
+
+
 def _sublayers(pair, gamma, skipped):
   """Draft & Verify: the verifier without the sublayers that a search chose."""
   lm = skip.without(meshes.bare(pair.verifier.lm), skipped)
@@ -295,6 +348,8 @@ _MASKS = 'a run of gin/train/pass.gin or space.gin'
 KINDS = dict(
     null=Kind(lambda pair, gamma, part: (null.Null(), None), False, False),
     chain=Kind(_chain), tracking=Kind(_tracking), cascade=Kind(_cascade),
+    horizontal=Kind(_horizontal, q=False),
+    ouroboros=Kind(_ouroboros, read=_datastore),
     adaptive=Kind(_adaptive, read=_file(lambda x: costs.read(x).times),
                   needs='step times of scripts/benchmark.py steps --output'),
     tree=Kind(_tree, read=_file(lambda x: shapes.read(x).parents)),
@@ -316,6 +371,8 @@ KINDS = dict(
     rest=Kind(_rest, False, False, _datastore,
               'a datastore of scripts/build_datastore.py'),
     skip=Kind(_skip, small=False), exit=Kind(_exit, small=False),
+    pipelined=Kind(_pipelined, small=False),
+    retrieved=Kind(_retrieved, small=False), triforce=Kind(_triforce),
     sublayers=Kind(_sublayers, small=False, read=_skipped,
                    needs='what scripts/search_layers.py wrote'),
     **{'pass': Kind(_pass, small=False, read=_masks, needs=_MASKS)})

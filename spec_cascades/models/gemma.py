@@ -153,7 +153,9 @@ class Attention(nn.Module):
       key = norm(cfg, 'kv', 'key_norm')(key)
     scale = cfg.head_dim**-0.5 if cfg.query_scale is None else cfg.query_scale
     memory = write((rotate(key, angle), value))
-    mixed = layers.attend(rotate(query, angle) * scale, *memory, None, mask,
+    query = rotate(query, angle) * scale
+    self.sow('intermediates', 'queries', query)          # for `Gemma.look`
+    mixed = layers.attend(query, *memory, None, mask,
                           soft_cap=cfg.attention_soft_cap)
     out = layers.Dense(cfg.emb_dim, ('joined_kv', 'embed'), name='out')(mixed)
     return out, memory
@@ -393,3 +395,14 @@ class Gemma(packed.PackedModel):
     hidden, slots = self.apply(params, tree.tokens, position, distance, mask,
                                cache.write, tree.embedded, method='extend')
     return hidden, cache.replace(layers=slots)
+
+  def look(self, params: Any, cache: cache_lib.Cache, tree: types.TokenTree):
+    """As `extend`; and of each layer its scaled queries [B, N, H, D]."""
+    position = cache.length[:, None] + tree.depth
+    (hidden, slots), seen = self.module.apply(
+        {'params': params}, tree.tokens, position, *cache.view(tree),
+        cache.write, method='extend', mutable=['intermediates'])
+    of = seen['intermediates']['decoder']
+    return hidden, cache.replace(layers=slots), tuple(
+        None if own is None else of[f'layers_{i}'][SELF]['queries'][0]
+        for i, own in enumerate(slots))

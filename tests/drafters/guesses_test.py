@@ -127,7 +127,7 @@ def pool(grams, filled):
      [[1, 2], [0, 0]])])                                   # the ring came round
 def test_the_pool_gives_what_followed_the_root(grams, filled, want):
   drafter = lookahead.Lookahead(5, 2, 3, 2, 6)
-  tokens, found = drafter._match(pool(grams, filled), jnp.int32(4))
+  tokens, found = drafter.after(pool(grams, filled), jnp.int32(4))
   assert tokens[np.asarray(found, bool)].tolist() == want
 
 

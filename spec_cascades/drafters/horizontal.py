@@ -1,0 +1,170 @@
+"""Drafts whose later positions come from a cheaper drafter."""
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int, Key
+
+from spec_cascades import check
+from spec_cascades import struct
+from spec_cascades import types
+from spec_cascades.drafters.cached import of_caches
+
+
+@struct.dataclass
+class Parts:
+  """The state of each drafter, and where its part of the last draft was."""
+  first: Any
+  second: Any
+  lengths: Int[Array, 'B']     # tokens that were committed
+  own: Int[Array, 'B']         # drafts of the first one
+
+
+@struct.dataclass
+class Horizontal:
+  """A chain of one drafter, and behind it a chain of another one.
+
+  What is late in a draft is seldom accepted, so that it should cost little: a
+  small model for the first positions, prompt lookup or n-gram counts for the
+  rest. The second reads what the first has drafted; the first does not read
+  what the second has, until it is accepted: its next call is on so many more
+  tokens. Each token has the law of the drafter that drew it, a point mass
+  where that is deterministic; with such a drafter there is no q for rules that
+  read it.
+
+  Either may be any drafter of chains with caches of its own or none, such as a
+  `Vertical` or another `Horizontal`; the first may use the verifier's cache.
+  Parameters are a pair, those of each.
+
+  Reference: Chen et al. (2023), Cascade Speculative Drafting, horizontal
+    cascade, https://arxiv.org/abs/2312.11462
+  """
+  first: Any
+  second: Any
+
+  @property
+  def num_nodes(self) -> int:
+    """The root and the drafts of both."""
+    return self.first.num_nodes + self.second.num_nodes - 1
+
+  def validate(self, batch: int | None = None) -> None:
+    """Raises ValueError for what one of them can't use; host only."""
+    self.first.validate(batch)
+    self.second.validate(batch)
+
+  def lagging(self, tokens: int) -> Horizontal:
+    """The same for caches that may lack the last committed tokens."""
+    return Horizontal(self.first.lagging(tokens), self.second.lagging(tokens))
+
+  def init(self, params: Any, prompt: types.Prompt, hidden: Any,
+           capacity: int) -> Parts:
+    """Both read the prompt.
+
+    Raises:
+      ValueError: There are no parameters, or a drafter would need more than a
+        prompt and tokens to go on behind another one.
+    """
+    check.own_params(self, params)
+    for part in (self.first, self.second):
+      if not hasattr(part, 'lagging'):
+        raise ValueError(f'Horizontal got {type(part).__name__}; allowed: '
+                         'drafters of chains that need tokens alone, such as '
+                         'Chain, Vertical and NGram.')
+    zero = jnp.zeros_like(prompt.prefix_lengths)
+    return Parts(self.first.init(params[0], prompt, hidden, capacity),
+                 self.second.init(params[1], prompt, hidden, capacity), zero,
+                 zero)
+
+  def propose(self, params: Any, state: Parts, ctx: types.Context,
+              keys: Key[Array, 'B']) -> tuple[types.Draft, Parts]:
+    """A chain; without q where both are deterministic."""
+    n, m = self.first.num_nodes, self.second.num_nodes
+    keys = jax.vmap(jax.random.split, out_axes=1)(keys)
+    tokens = jnp.pad(ctx.tokens, ((0, 0), (0, n + m)))
+    one, first = self.first.lagging(m - 1).propose(
+        params[0], state.first, ctx.replace(tokens=tokens, leaf_q=False),
+        keys[0])
+    self._check(one, ctx)
+    own = _count(one)
+    behind = ctx.replace(
+        tokens=_put(tokens, one.tree.tokens, ctx.lengths - 1),
+        lengths=ctx.lengths + own, target_cache=None)
+    ahead = of_caches(lambda cache: cache.truncate(behind.lengths - 1),
+                      state.second)
+    two, second = self.second.lagging(n - 1).propose(
+        params[1], ahead, behind, keys[1])
+    self._check(two, ctx)
+    join = lambda a, b: _put(
+        jnp.pad(a, ((0, 0), (0, m - 1)) + ((0, 0),) * (a.ndim - 2)), b, own)
+    q, known = None, one.prediction or two.prediction
+    if known is not None:
+      size = known.probs.shape[-1]
+      q = jax.tree.map(join, _law(one, size), _law(two, size))
+    nodes = types.chain(join(one.tree.tokens, two.tree.tokens),
+                        own + _count(two))
+    draft = types.Draft(nodes, q, one.calls + two.calls,
+                        'deterministic' if q is None else 'sampled', n + m - 2,
+                        full=one.full and two.full)
+    return draft, Parts(first, second, ctx.lengths, own)
+
+  def observe(self, params: Any, state: Parts,
+              feedback: types.Feedback) -> Parts:
+    """Each learns what became of its part; caches are as long as the text."""
+    own, count = state.own, feedback.verdict.count
+    first = self.first.observe(params[0], state.first, _part(
+        feedback, jnp.zeros_like(own), own, self.first.num_nodes))
+    second = self.second.observe(params[1], state.second, _part(
+        feedback, own, _count(feedback.draft) - own, self.second.num_nodes))
+    length = state.lengths + jnp.where(feedback.live, count, -1)
+    fit = lambda cache: cache.truncate(length)
+    return Parts(*of_caches(fit, (first, second)), state.lengths, own)
+
+  def _check(self, draft, ctx):
+    """Refuses what is no chain, and point masses under rules that read q."""
+    if not draft.is_chain or draft.law not in ('sampled', 'deterministic'):
+      raise ValueError(f'Horizontal got {draft.law!r} drafts, chain='
+                       f'{draft.is_chain}; allowed: chains, sampled or '
+                       'deterministic. Use other drafters.')
+    if ctx.leaf_q and draft.law == 'deterministic':
+      raise ValueError('Horizontal has no q of deterministic drafts; allowed: '
+                       'rules that ignore q, such as Lossless, or drafters '
+                       'with q, such as chains of Counts.')
+
+
+def _part(feedback, start, last, nodes):
+  """Feedback on the `last` drafts behind node `start`; of chains."""
+  cut = jax.vmap(lambda x, i: jax.lax.dynamic_slice_in_dim(x, i, nodes))
+  part = lambda tree: jax.tree.map(lambda x: cut(x, start), tree)
+  draft, verdict = feedback.draft, feedback.verdict
+  tokens, reached = part(draft.tree.tokens), verdict.count - start
+  count = jnp.clip(reached, 0, last)
+  follows = types.pick(tokens, jnp.minimum(count + 1, nodes - 1))
+  return types.Feedback(
+      draft.replace(tree=types.chain(tokens, last), max_depth=nodes - 1,
+                    prediction=part(draft.prediction)),
+      part(feedback.hidden), part(feedback.logits),
+      types.Verdict(verdict.path[:, :nodes], count, jnp.where(
+          count < reached, follows, verdict.next_token)),
+      feedback.live & (reached >= 0))
+
+
+def _law(draft, size):
+  """q at each node of a chain; of a deterministic one the next token's mass."""
+  if draft.law == 'sampled':
+    return draft.prediction
+  child = jnp.roll(draft.tree.parents, -1, 1) >= 0     # the root comes last: -1
+  mass = jax.nn.one_hot(jnp.roll(draft.tree.tokens, -1, 1), size)
+  mass = jnp.where(child[..., None], mass, 0)
+  return types.Prediction(
+      jnp.where(child[..., None], jnp.log(mass), 0), mass)
+
+
+def _count(draft):
+  return (draft.tree.parents >= 0).sum(1, dtype=jnp.int32)
+
+
+def _put(rows, new, start):
+  return jax.vmap(lambda row, x, i: jax.lax.dynamic_update_slice_in_dim(
+      row, x, i, 0))(rows, new, start)

@@ -1,0 +1,157 @@
+"""Part of a cache: chunks of the context, and the tokens before the root.
+
+References: Sun et al. (2024), TriForce, https://arxiv.org/abs/2404.11912;
+  Xiao et al. (2023), StreamingLLM, https://arxiv.org/abs/2309.17453
+"""
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from spec_cascades import cache as cache_lib
+from spec_cascades import struct
+from spec_cascades import types
+from spec_cascades.models import reduced
+
+FAR = 2**29                     # the distance of what was gathered
+
+
+@struct.dataclass
+class Partial(cache_lib.Cache):
+  """F gathered slots, then those of positions from `start` on.
+
+  `length` is still the number of tokens, so that positions are what they are
+  in the whole cache; layers may have gathered different ones. Gathered slots
+  are as good as infinitely far away: a layer with a window does not see them.
+  """
+  start: Int[Array, 'B'] = None
+  kept: Bool[Array, 'B F'] = None      # the gathered slots that hold a token
+  sinks: int = struct.field(pytree_node=False, default=0)
+  window: int = struct.field(pytree_node=False, default=FAR)
+
+  @property
+  def end(self) -> Int[Array, 'B']:
+    """The slot of the next token."""
+    return self.kept.shape[1] + self.length - self.start
+
+  def view(self, tree: types.TokenTree) -> tuple[
+      Int[Array, 'B N S'], Bool[Array, 'B N S']]:
+    """As that of a whole cache; of the rest, `sinks` and the last `window`."""
+    distance, visible = super().view(tree)
+    size = self.kept.shape[1]
+    gathered = (jnp.arange(self.capacity) < size)[None, None]
+    kept = jnp.pad(self.kept, ((0, 0), (0, self.capacity - size)))[:, None]
+    at = (self.length[:, None] + tree.depth)[:, :, None]
+    near = (distance < self.window) | (at - distance < self.sinks)
+    return (jnp.where(gathered, FAR, distance),
+            visible & jnp.where(gathered, kept, near))
+
+
+def gathered(cache: cache_lib.Cache, chunks: Int[Array, 'B K C'], size: int,
+             recent: int, room: int, **limits: int) -> Partial:
+  """A copy of part of a cache.
+
+  Args:
+    cache: The whole one.
+    chunks: Of each of K layers, the numbers of C chunks of `size` tokens; only
+      the first ones count where fewer are complete before the recent tokens.
+    size: Tokens of a chunk.
+    recent: Tokens before the root, or up to `size` - 1 more: from the end of a
+      chunk on.
+    room: Slots to write to.
+    **limits: `sinks` and `window`, see `Partial`.
+  """
+  width = min(recent + size - 1, cache.capacity)
+  start = jnp.maximum(cache.length - recent, 0) // size * size
+  number = chunks.shape[-1] * size
+  taken = jnp.arange(number)[None] < start[:, None]
+  inside = jnp.arange(size)[None, None, None]
+  slots = (chunks[..., None] * size + inside).reshape(*chunks.shape[:2], number)
+  last = start[:, None] + jnp.arange(width)[None]
+  take = jax.vmap(lambda x, at: x.at[at].get(mode='clip'))
+
+  def part(x, layer):
+    some = take(x, jnp.concatenate([slots[:, layer], last], 1))
+    return jnp.pad(some, ((0, 0), (0, room)) + ((0, 0),) * (x.ndim - 2))
+
+  layers = tuple(jax.tree.map(lambda x, i=i: part(x, i), own)
+                 for i, own in enumerate(cache.layers))
+  return Partial(layers, cache.length, cache.static, start, taken, **limits)
+
+
+def chosen(layer: Any, query: Float[Array, 'B H D'], recent: int, size: int,
+           count: int, length: Int[Array, 'B']) -> Int[Array, 'B C']:
+  """The chunks of a layer that a query looks at most, the best one first.
+
+  Attention to the mean key of each chunk, summed over heads; the first chunk,
+  which attention sinks into, is always among them.
+
+  Args:
+    layer: Its slots in the whole cache, the keys [B, S, ...] first.
+    query: Of the last token, scaled.
+    recent: Tokens before the root, which are not chunked.
+    size: Tokens of a chunk.
+    count: C, at most S // size.
+    length: Of the cache.
+  """
+  keys = jax.tree.leaves(layer)[0]
+  (b, slots), (heads, width) = keys.shape[:2], query.shape[1:]
+  chunks = slots // size
+  keys = keys[:, :chunks * size].reshape(b, chunks, size, -1, width)
+  means = keys.astype(jnp.float32).mean(2)                    # [B, M, K, D]
+  query = query.reshape(b, means.shape[2], -1, width).astype(jnp.float32)
+  score = jnp.einsum('bkgd,bmkd->bkgm', query, means).reshape(b, heads, chunks)
+  number = jnp.arange(chunks)
+  whole = number[None] < (jnp.maximum(length - recent, 0) // size)[:, None]
+  share = jax.nn.softmax(jnp.where(whole[:, None], score, -1e9)).sum(1)
+  worth = jnp.where(whole, jnp.where(number[None] == 0, jnp.inf, share), -1.)
+  return jax.lax.top_k(worth, count)[1]
+
+
+@dataclasses.dataclass(frozen=True)
+class Streaming(reduced.Around):
+  """A model whose tokens see the first `sinks` tokens and the last `window`.
+
+  It attends to that many slots, however long the text; the slots of the others
+  are kept, and not read.
+  """
+  lm: Any
+  sinks: int = 4
+  window: int = 256
+
+  @property
+  def vocab_size(self) -> int:
+    return self.lm.vocab_size
+
+  def pack(self, params: Any) -> Any:
+    """As `lm` does."""
+    return self.lm.pack(params)
+
+  def narrow(self, params: Any, tokens: Int[Array, 'K']) -> Any:
+    """As `lm` does."""
+    return self.lm.narrow(params, tokens)
+
+  def init(self, params: Any, prompt: types.Prompt, capacity: int) -> Any:
+    """The cache of `lm`."""
+    return self.lm.init(params, prompt, capacity)
+
+  def extend(self, params: Any, cache: Any, tree: types.TokenTree):
+    """As `lm` does, of fewer slots."""
+    n, shape = tree.tokens.shape[1], (len(tree.tokens), len(cache.layers))
+    first = jnp.broadcast_to(jnp.arange(self.sinks), (*shape, self.sinks))
+    part = gathered(cache, first, 1, self.window, n, sinks=self.sinks,
+                    window=self.window)
+    hidden, part = self.lm.extend(params, part, tree)
+    new = jax.vmap(lambda x, i: jax.lax.dynamic_slice_in_dim(x, i, n))
+    layers = jax.tree.map(
+        lambda old, x: cache_lib.write(old, new(x, part.end), cache.end),
+        cache.layers, part.layers)
+    return hidden, cache.replace(layers=layers)
+
+  def head(self, params: Any, hidden: Any) -> Float[Array, '*axes V']:
+    """As `lm` does."""
+    return self.lm.head(params, hidden)
