@@ -130,6 +130,11 @@ class ParallelText:
   def train(self) -> dict[int, dict[str, np.ndarray]]:
     """The training split, see `bucketed`; `packing.packed` if it is to be."""
     found, widest = self.bucketed('train'), max(self.buckets)
+    if self.guesses and found and not any(
+        (x['places'] >= 0).any() for x in found.values()):
+      raise ValueError(f'Got guesses={self.guesses}, but no line to train on '
+                       f'has a {trajectories.KEY}; write the corpus with '
+                       "scripts/distill.py and its guesses, or set 0.")
     if not self.packed or not found:
       return found
     widths = widest, self._target_width(widest)

@@ -124,14 +124,15 @@ def test_a_verifier_is_trained_to_settle_more_a_round(
   distill.distill(corpus, verifier, str(tmp_path / 'corpus'), guesses=3,
                   sentences=64, batch=32, **QUIET)
   states = dataclasses.replace(corpus, directory=str(tmp_path / 'corpus'),
-                               guesses=3, tokens_per_batch=768)
+                               guesses=3, target_width=64,
+                               tokens_per_batch=1024)
   batch = states.batch(0)
   assert batch['guesses'].shape == (*batch['places'].shape, 3)
   assert (batch['places'][:, 0] == 0).all()
   before = checkpoints.load(verifier)
   run = run_with(states, tmp_path / 'run', verifier, before.lm,
-                 consistent.Consistent(adjacent=.5), peak=.01, steps=60,
-                 save_every=60, eval_every=60)
+                 consistent.Consistent(adjacent=.5), peak=.01, steps=40,
+                 save_every=40, eval_every=40)
   state, lines = loop.train(run, **QUIET), lines_of(run)
   assert lines[-1]['loss'] < lines[0]['loss']
   assert lines[-1]['agreement'] > lines[0]['agreement']
