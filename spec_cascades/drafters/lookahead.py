@@ -142,7 +142,7 @@ class Lookahead(Stateless):
         add(tree.depth, spread(1 + i + level)), mask)
 
 
-def commonest(tokens: np.ndarray, order: int, count: int
+def commonest(tokens: Array | np.ndarray, order: int, count: int
               ) -> Int[Array, 'M N']:
   """The n-grams that a text has most often, on the host: a pool to begin with.
 
