@@ -1,0 +1,382 @@
+"""Kinds of drafters: how each is made for a pair of models; what it reads."""
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import pathlib
+from typing import Any, Callable
+import jax.numpy as jnp
+
+from spec_cascades.drafters import adaptive
+from spec_cascades.drafters import chain
+from spec_cascades.drafters import eagle
+from spec_cascades.drafters import eagle_tree
+from spec_cascades.drafters import early_exit
+from spec_cascades.drafters import horizontal
+from spec_cascades.drafters import hydra_plus
+from spec_cascades.drafters import jacobi
+from spec_cascades.drafters import lookahead
+from spec_cascades.drafters import masked
+from spec_cascades.drafters import medusa
+from spec_cascades.drafters import ngram
+from spec_cascades.drafters import null
+from spec_cascades.drafters import ouroboros
+from spec_cascades.drafters import paths
+from spec_cascades.drafters import pipelined
+from spec_cascades.drafters import retrieval
+from spec_cascades.drafters import space
+from spec_cascades.drafters import specinfer
+from spec_cascades.drafters import spectr
+from spec_cascades.drafters import tracking
+from spec_cascades.drafters import tree
+from spec_cascades.drafters import triforce
+from spec_cascades.drafters import vertical
+from spec_cascades.evaluation import costs
+from spec_cascades.evaluation import counted
+from spec_cascades.evaluation import datastores
+from spec_cascades.evaluation import meshes
+from spec_cascades.evaluation import pairs
+from spec_cascades.evaluation import shapes
+from spec_cascades.evaluation import skipping
+from spec_cascades.models import counts
+from spec_cascades.models import features
+from spec_cascades.models import gemma
+from spec_cascades.models import heads
+from spec_cascades.models import masks
+from spec_cascades.models import partial
+from spec_cascades.models import reduced
+from spec_cascades.models import skip
+
+CHAIN, NULL = 'chain', 'null'
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+  """How drafters of one name are made.
+
+  Attributes:
+    make: (pair, gamma, what was read) -> a drafter and its parameters.
+    q: Whether it has q, which rules may read.
+    small: Whether it takes the pair's small model; a model that it may read
+      takes its place.
+    read: (path, pair) -> what it reads, and SHA-256 of that.
+    needs: What the path has to be of, if there has to be one.
+  """
+  make: Callable[[pairs.Pair, int, Any], tuple[Any, Any]]
+  q: bool = True
+  small: bool = True
+  read: Callable[[str, pairs.Pair], tuple[Any, str]] | None = None
+  needs: str = ''
+
+
+def _chain(pair, gamma, part):
+  """The small model, token by token."""
+  del part
+  return chain.Chain(pair.drafter.lm, gamma), pair.drafter.params
+
+
+def _adaptive(pair, gamma, times):
+  """As many of gamma tokens as acceptance and step times make best."""
+  drafted, params = _chain(pair, gamma, None)
+  cost = times.drafter / times.block(gamma + 1)
+  return adaptive.Adaptive(drafted, cost), params
+
+
+def _tracking(pair, gamma, part):
+  """Of gamma tokens, those while q is sure by a threshold that adapts."""
+  drafted, params = _chain(pair, gamma, part)
+  return tracking.Tracking(drafted), params
+
+
+def _cascade(pair, gamma, part):
+  """CS Drafting, vertically: prompt lookup drafts for the small model."""
+  del part
+  made = vertical.Vertical(pair.drafter.lm, ngram.NGram(gamma), gamma)
+  return made, (pair.drafter.params, None)
+
+
+def _horizontal(pair, gamma, part):
+  """CS Drafting, both ways: the cascade's gamma tokens, and looked-up ones."""
+  first, params = _cascade(pair, gamma, part)
+  return horizontal.Horizontal(first, ngram.NGram(gamma)), (params, None)
+
+
+def _ouroboros(pair, gamma, store):
+  """gamma tokens in phrases; a datastore's commonest are there from the start.
+  """
+  order = min(4, gamma + 2)
+  phrases = lookahead.Lookahead(pair.verifier.lm.vocab_size, 5, order, 5, 256)
+  warm = store and lookahead.commonest(store.tokens, order, 128)
+  made = ouroboros.Ouroboros(pair.drafter.lm, phrases, gamma)
+  return made, (pair.drafter.params, warm)
+
+
+def _tree(pair, gamma, parents):
+  """A chain of gamma tokens, each beside a second choice; or a given tree."""
+  parents = parents or (
+      -1, *(max(2 * i - 1, 0) for i in range(gamma) for _ in range(2)))
+  return tree.Tree(pair.drafter.lm, parents), pair.drafter.params
+
+
+def _spectr(pair, gamma, part):
+  """Three chains of gamma tokens, drawn independently."""
+  del part
+  return spectr.SpecTr(pair.drafter.lm, 3, gamma), pair.drafter.params
+
+
+def _specinfer(pair, gamma, other):
+  """Chains of the pair's small model and of another one, merged."""
+  models = pair.drafter, other
+  made = specinfer.SpecInfer(tuple(model.lm for model in models),
+                             (tuple(range(-1, gamma)),) * 2)
+  return made, tuple(model.params for model in models)
+
+
+def _counts(pair, gamma, table):
+  """Chains of a table of n-grams."""
+  lm = counts.Counts(pair.verifier.lm.vocab_size, len(table.levels) + 1)
+  return chain.Chain(lm, gamma), lm.pack(table)
+
+
+def _medusa(pair, gamma, model):
+  """The tree of trained heads down to gamma; their chain if none was chosen."""
+  return _heads(medusa.Medusa, pair, gamma, model)
+
+
+def _hydra_plus(pair, gamma, model):
+  """The same of heads behind a prefix layer."""
+  return _heads(hydra_plus.HydraPlus, pair, gamma, model)
+
+
+def _heads(kind, pair, gamma, model):
+  model = _beside(model or pair.drafter, heads.Headed)
+  config = model.lm.heads
+  chosen = tuple(x for x in config.paths if len(x) <= gamma)
+  line = paths.cartesian((1,) * min(gamma, config.count))
+  right = hydra_plus.HydraPlus if config.prefix else medusa.Medusa
+  _named(model, kind is right, 'hydra++' if config.prefix else 'medusa')
+  return kind(model.lm, chosen or line), model.params
+
+
+def _eagle(pair, gamma, model, fuses=False):
+  """gamma tokens of a layer that predicts the verifier's states."""
+  model = _layer(model or pair.drafter, fuses)
+  return eagle.Eagle(model.lm, gamma), model.params
+
+
+def _eagle_tree(pair, gamma, model, fuses=False):
+  """The 16 likeliest drafts of such a layer, down to gamma; 4 a level grow."""
+  model = _layer(model or pair.drafter, fuses)
+  nodes = min(16, 16 * gamma - 12)
+  return eagle_tree.EagleTree(model.lm, gamma, 4, nodes), model.params
+
+
+def _layer(model, fuses):
+  model = _beside(model, features.Featured)
+  name = 'eagle3' if model.lm.heads.taps else 'eagle'
+  _named(model, fuses == (name == 'eagle3'), name, f'{name}_tree')
+  return model
+
+
+def _beside(model, kind):
+  if not isinstance(model.lm, kind):
+    raise ValueError(f'{model.name} was not trained beside the verifier; give '
+                     'a run of gin/train/medusa.gin, hydra_plus.gin, eagle.gin '
+                     'or eagle3.gin, or its export, as medusa:PATH, '
+                     'hydra++:PATH, eagle:PATH or eagle3:PATH.')
+  return model
+
+
+def _named(model, right, *names):
+  if not right:
+    raise ValueError(f'{model.name} was not trained for this drafter; allowed '
+                     f'with it: {" or ".join(names)}.')
+
+
+def _pass(pair, gamma, part):
+  """gamma tokens of a pass with trained masks behind the root."""
+  lm, params = _masked(pair, part)
+  return masked.PaSS(lm, gamma), params
+
+
+def _space(pair, gamma, part):
+  """gamma tokens of masks behind each candidate of the round before."""
+  lm, params = _masked(pair, part)
+  return space.Space(lm, gamma), params
+
+
+def _masked(pair, part):
+  """The pair's own verifier and masks that were trained beside it."""
+  config, table = part
+  lm, model = meshes.bare(pair.verifier.lm), pair.verifier.params
+  if set(model) == {'model', 'heads'}:                # trained with its masks
+    lm, model = reduced.whole(lm), model['model']
+  like = masks.Masked(lm, config).state(dict(model=model))
+  if table.shape[1:] != like.shape:
+    raise ValueError(f'Masks of width {table.shape[1]} for a verifier of width '
+                     f'{like.shape[0]}; allowed: those trained beside it.')
+  lm = meshes.placed(lm, meshes.layout_of(pair.verifier.lm))
+  return masks.Masked(lm, config), dict(
+      model=model, heads=dict(embedding=table.astype(like.dtype)))
+
+
+def _lookahead(pair, gamma, part):
+  """n-grams of gamma + 1 tokens that the verifier made in earlier rounds."""
+  del part
+  size = pair.verifier.lm.vocab_size
+  return lookahead.Lookahead(size, window=5, order=gamma + 1, guesses=5), None
+
+
+def _rest(pair, gamma, store):
+  """Up to gamma tokens that a datastore has behind the text, in a tree."""
+  del pair
+  return retrieval.Retrieval(gamma, nodes=2 * gamma + 1), store
+
+
+def _skip(pair, gamma, part):
+  """A third of the verifier's own decoder layers, at even distances."""
+  del part
+  depth = skip.layers_of(meshes.bare(pair.verifier.lm))
+  lm, params = _of_verifier(pair, skip.spread(depth, -(-depth // 3)))
+  return chain.Chain(lm, gamma), params
+
+
+def _exit(pair, gamma, part):
+  """The first third of the verifier's layers, on its own cache."""
+  del part
+  count = -(-skip.layers_of(meshes.bare(pair.verifier.lm)) // 3)
+  lm, params = _of_verifier(pair, range(count))
+  return early_exit.EarlyExit(chain.Chain(lm, gamma), count), params
+
+
+def _pipelined(pair, gamma, part):
+  """The gamma best tokens that the lower half of the layers names."""
+  del part
+  count = -(-skip.layers_of(meshes.bare(pair.verifier.lm)) // 2)
+  lm, params = _of_verifier(pair, range(count))
+  choices = min(gamma, pair.verifier.lm.vocab_size)
+  return pipelined.Pipelined(lm, count, choices), params
+
+
+def _retrieved(pair, gamma, part):
+  """The verifier itself, on chunks of its cache and the recent tokens."""
+  del part
+  _check_cache(pair.verifier.lm)
+  return (triforce.TriForce(pair.verifier.lm, gamma),
+          (pair.verifier.params, None))
+
+
+def _triforce(pair, gamma, part):
+  """That, for which the small model drafts with a streaming cache."""
+  made, (params, _) = _retrieved(pair, gamma, part)
+  _check_cache(pair.drafter.lm)
+  small = chain.Chain(partial.Streaming(pair.drafter.lm), gamma)
+  return made.replace(drafter=small), (params, pair.drafter.params)
+
+
+def _check_cache(lm):
+  if not isinstance(lm, gemma.Gemma):
+    raise ValueError(f'Got a {type(lm).__name__} to draft on part of its cache;'
+                     ' allowed: decoder-only models, whole and on one device.')
+
+
+def _sublayers(pair, gamma, skipped):
+  """Draft & Verify: the verifier without the sublayers that a search chose."""
+  lm = skip.without(meshes.bare(pair.verifier.lm), skipped)
+  lm = meshes.placed(lm, meshes.layout_of(pair.verifier.lm))
+  return tracking.Tracking(chain.Chain(lm, gamma)), pair.verifier.params
+
+
+def _of_verifier(pair, layers):
+  lm, params = meshes.bare(pair.verifier.lm), pair.verifier.params
+  lm, params = skip.shallow(lm, params, layers)
+  return meshes.placed(lm, meshes.layout_of(pair.verifier.lm)), params
+
+
+def _datastore(path, pair):
+  return datastores.read(path, pair.vocabulary_sha256,
+                         pair.verifier.lm.vocab_size)
+
+
+def _model(path, pair):
+  found = pairs.load(path, None)
+  spelt = lambda x: pairs.pieces_digest(x.vocabulary, x.verifier.lm.vocab_size)
+  if found.vocabulary_sha256 != pair.vocabulary_sha256 and (
+      spelt(found) != spelt(pair)):                    # a run, or another file
+    raise ValueError(f'{path} has another vocabulary than the pair; allowed: '
+                     'models with the same one.')
+  return found.verifier, found.verifier.sha256
+
+
+def _masks(path, pair):
+  """Configuration and embeddings of masks; the weights beside are let go."""
+  model, sha256 = _model(path, pair)
+  if not isinstance(model.lm, masks.Masked):
+    raise ValueError(f'{path} has no mask tokens; give a run of '
+                     'gin/train/pass.gin or space.gin, or its export.')
+  table = jnp.asarray(model.unpacked()['heads']['embedding'])
+  return (model.lm.heads, table), sha256
+
+
+def _file(read):
+  """A reader of one file."""
+  def found(path, pair):
+    del pair
+    place = pathlib.Path(path).expanduser()
+    if not place.is_file():
+      raise ValueError(f'No file at {path}; check the path.')
+    with place.open('rb') as file:
+      return read(place), hashlib.file_digest(file, 'sha256').hexdigest()
+  return found
+
+
+def _skipped(path, pair):
+  found = skipping.read(path, pair.verifier.sha256,
+                        meshes.bare(pair.verifier.lm))
+  return found, hashlib.sha256(repr(found).encode()).hexdigest()
+
+
+def replaces(kind: Kind) -> bool:
+  """Whether what it reads takes the small model's place."""
+  return kind.read is _model and not kind.needs
+
+
+def trained(kind: Kind) -> bool:
+  """Whether what it reads was trained beside a verifier, which it has to fit.
+  """
+  return replaces(kind) or kind.read is _masks
+
+
+_MASKS = 'a run of gin/train/pass.gin or space.gin'
+KINDS = dict(
+    null=Kind(lambda pair, gamma, part: (null.Null(), None), False, False),
+    chain=Kind(_chain), tracking=Kind(_tracking), cascade=Kind(_cascade),
+    horizontal=Kind(_horizontal, q=False),
+    ouroboros=Kind(_ouroboros, read=_datastore),
+    adaptive=Kind(_adaptive, read=_file(lambda x: costs.read(x).times),
+                  needs='step times of scripts/benchmark.py steps --output'),
+    tree=Kind(_tree, read=_file(lambda x: shapes.read(x).parents)),
+    spectr=Kind(_spectr),
+    specinfer=Kind(_specinfer, read=_model, needs='a second small model'),
+    counts=Kind(_counts, small=False, read=_file(counted.read),
+                needs='a table of scripts/count_table.py'),
+    medusa=Kind(_medusa, q=False, read=_model),
+    **{'hydra++': Kind(_hydra_plus, q=False, read=_model)},
+    eagle=Kind(_eagle, read=_model), eagle_tree=Kind(_eagle_tree, read=_model),
+    eagle3=Kind(functools.partial(_eagle, fuses=True), read=_model),
+    eagle3_tree=Kind(functools.partial(_eagle_tree, fuses=True), read=_model),
+    ngram=Kind(lambda pair, gamma, part: (ngram.NGram(gamma), None), False,
+               False),
+    jacobi=Kind(lambda pair, gamma, part: (jacobi.Jacobi(gamma), None), False,
+                False),
+    lookahead=Kind(_lookahead, False, False),
+    space=Kind(_space, small=False, read=_masks, needs=_MASKS),
+    rest=Kind(_rest, False, False, _datastore,
+              'a datastore of scripts/build_datastore.py'),
+    skip=Kind(_skip, small=False), exit=Kind(_exit, small=False),
+    pipelined=Kind(_pipelined, small=False),
+    retrieved=Kind(_retrieved, small=False), triforce=Kind(_triforce),
+    sublayers=Kind(_sublayers, small=False, read=_skipped,
+                   needs='what scripts/search_layers.py wrote'),
+    **{'pass': Kind(_pass, small=False, read=_masks, needs=_MASKS)})
