@@ -34,7 +34,7 @@ def _flags(args: Sequence[str]) -> argparse.Namespace:
   add('--rule', default='Lossless', help='a class of spec_cascades/targets')
   add('--alpha', type=float, help="the rule's threshold")
   add('--drafter', default='chain', help='a key of KINDS in '
-      'spec_cascades/evaluation/drafting.py, such as chain (default), tree, '
+      'spec_cascades/evaluation/kinds.py, such as chain (default), tree, '
       'ngram, lookahead or skip; some read a file: rest:runs/datastore')
   add('--gamma', type=int, default=5, help='tokens drafted a round')
   add('--temperature', type=float, default=0.0, help='0 (default) is greedy')
