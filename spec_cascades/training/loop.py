@@ -154,12 +154,12 @@ def train(run: Run, *, log: Callable[[str], None] = print
   log = log if hosts.first() else _silent
   start.check(run.lm, corpus, recipe.max_length)
   sharding.layout(run.mesh, run.lm)
+  _check_objective(run)
   if run.online is None:
     corpus.batch(0)                    # there is one, or this says why not
   check.interval('accumulate', recipe.accumulate, 1, 10**6, whole=True)
   if recipe.tensorboard:
     tensorboard.check()
-  _check_objective(run)
   _check_texts(run)
   optimizer = _optimizer(run)
   teacher, guide = _teacher(run)
