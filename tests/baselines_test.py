@@ -135,8 +135,8 @@ def test_a_ragged_batch_is_each_row_alone(rule):
 # Ends, calls, models ---------------------------------------------------------
 
 
-@pytest.mark.parametrize('lm', [
-    't5_1_1', pytest.param('gemma1', marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize('lm', ['t5_1_1', 'gemma1'])
 def test_the_ends_are_the_models_alone(lm):
   """Greedy, and sampled where the keys are the same."""
   large = small = tiny.LMS[lm]

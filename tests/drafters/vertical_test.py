@@ -83,6 +83,7 @@ def test_a_draft_has_the_law_of_q_and_carries_it():
   assert (draft.calls >= 1).all() and (draft.calls < 4).any()
 
 
+@pytest.mark.slow
 @RULES
 def test_rows_follow_the_exact_joint(rule):
   spec = decode.GenSpecSample(LM, DRAFTER, 6, eos=-1)

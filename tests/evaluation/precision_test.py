@@ -24,6 +24,7 @@ def load(pair_dir, **options):
                     **options)
 
 
+@pytest.mark.slow
 def test_teacher_forced_argmaxes_are_the_greedy_texts(pair_dir):
   pair = load(pair_dir)
   inputs = lossless.sentences(pair, 3)

@@ -49,6 +49,7 @@ def tokens(done, *point):
   return [r.tokens for r in records(done, *point)]
 
 
+@pytest.mark.slow
 def test_a_program_a_baseline_and_none_while_the_clock_runs(done):
   """Both models alone, the rules with q, and four baselines."""
   _, found = done
@@ -57,6 +58,7 @@ def test_a_program_a_baseline_and_none_while_the_clock_runs(done):
   assert all(row.programs == 1 for row in found.rows)
 
 
+@pytest.mark.slow
 def test_rows_are_written_and_add_up(done):
   run, found = done
   rows = results.read_rows(run.directory / sweep_lib.RESULTS)
@@ -71,6 +73,7 @@ def test_rows_are_written_and_add_up(done):
     assert any(c.method == name for c in found.comparisons)
 
 
+@pytest.mark.slow
 def test_greedy_tokens_are_those_of_the_rule_that_is_sped_up(done):
   for alpha in (.6, .9):
     assert tokens(done, 'TokenCascade', alpha) == tokens(done, 'Chow', alpha)
@@ -83,6 +86,7 @@ def test_greedy_tokens_are_those_of_the_rule_that_is_sped_up(done):
   assert tokens(done, 'verifier') != tokens(done, 'drafter')
 
 
+@pytest.mark.slow
 def test_calls_are_those_of_the_method(done):
   for r in records(done, 'SeqCascade', 1.):
     assert not r.stats['verifier_calls'] and r.stats['drafter_calls']

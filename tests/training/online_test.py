@@ -43,7 +43,8 @@ MODELS = dict(t5=lambda: t5.T5(t5.T5Config(**{**SIZES, 'dropout_rate': 0.})),
               decoder=decoder)
 
 
-@pytest.mark.parametrize('kind', MODELS)
+@pytest.mark.parametrize('kind', [
+    't5', pytest.param('decoder', marks=pytest.mark.slow)])
 def test_greedy_answers_are_the_verifiers_whatever_becomes_of_the_drafter(
     corpus, kind):
   """Before, between and after updates, of which none compiles anything."""

@@ -70,7 +70,8 @@ def test_parts_of_a_batch_make_the_step_of_the_whole(accumulate, teacher):
   assert max(jax.tree.leaves(moved)) > 1e-2
 
 
-@pytest.mark.parametrize('name', ['t5_1_1', 'gemma3'])
+@pytest.mark.parametrize('name', [
+    pytest.param('t5_1_1', marks=pytest.mark.slow), 'gemma3'])
 def test_activations_computed_again_change_no_gradient(name):
   """With T5's dropout on: its noise is the same both times."""
   lm = tiny.LMS[name]
