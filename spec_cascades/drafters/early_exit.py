@@ -9,11 +9,11 @@ from spec_cascades import check
 from spec_cascades import struct
 from spec_cascades import types
 from spec_cascades.drafters.chain import Chain
-from spec_cascades.drafters.stateless import Stateless
+from spec_cascades.drafters.stateless import Reading
 
 
 @struct.dataclass
-class EarlyExit(Stateless):
+class EarlyExit(Reading):
   """A chain of a model that is the first layers of the verifier and its head.
 
   Keys and values of those layers are what the verifier has written: there is
@@ -39,12 +39,6 @@ class EarlyExit(Stateless):
   def validate(self, batch: int | None = None) -> None:
     """Raises ValueError for what the chain can't use; host only."""
     self.chain.validate(batch)
-
-  def init(self, params: Any, prompt: types.Prompt, hidden: Any,
-           capacity: int):
-    """The empty state."""
-    check.own_params(self, params)
-    return super().init(params, prompt, hidden, capacity)
 
   def propose(self, params: Any, state: Any, ctx: types.Context,
               keys: Key[Array, 'B']) -> tuple[types.Draft, Any]:

@@ -12,7 +12,7 @@ from spec_cascades import struct
 from spec_cascades import types
 from spec_cascades import warp as warp_lib
 from spec_cascades.drafters.line import Line
-from spec_cascades.drafters.stateless import Stateless
+from spec_cascades.drafters.stateless import Reading
 
 
 def drawn(root: Int[Array, 'B'], q: types.Prediction, keys: Key[Array, 'B'],
@@ -36,7 +36,7 @@ def drawn(root: Int[Array, 'B'], q: types.Prediction, keys: Key[Array, 'B'],
 
 
 @struct.dataclass
-class PaSS(Line, Stateless):
+class PaSS(Line, Reading):
   """A pass of the verifier drafts, with masks behind the root; the next judges.
 
   Parallel speculative sampling: the drafting pass reads the root and
@@ -68,12 +68,6 @@ class PaSS(Line, Stateless):
   def __post_init__(self):
     check.gamma(self.length)
     room(self, self.length - 1)
-
-  def init(self, params: Any, prompt: types.Prompt, hidden: Any,
-           capacity: int):
-    """The empty state."""
-    check.own_params(self, params)
-    return super().init(params, prompt, hidden, capacity)
 
   def propose(self, params: Any, state: Any, ctx: types.Context,
               keys: Key[Array, 'B']) -> tuple[types.Draft, Any]:

@@ -11,11 +11,11 @@ from spec_cascades import check
 from spec_cascades import struct
 from spec_cascades import types
 from spec_cascades.drafters.early_exit import layers_of
-from spec_cascades.drafters.stateless import Stateless
+from spec_cascades.drafters.stateless import Reading
 
 
 @struct.dataclass
-class Pipelined(Stateless):
+class Pipelined(Reading):
   """The k best tokens of the verifier's first layers, side by side.
 
   Predictive Pipelined Decoding starts the next token from each of them while
@@ -45,12 +45,6 @@ class Pipelined(Stateless):
   def num_nodes(self) -> int:
     """The root and its k children."""
     return 1 + self.choices
-
-  def init(self, params: Any, prompt: types.Prompt, hidden: Any,
-           capacity: int):
-    """The empty state."""
-    check.own_params(self, params)
-    return super().init(params, prompt, hidden, capacity)
 
   def propose(self, params: Any, state: Any, ctx: types.Context,
               keys: Key[Array, 'B']) -> tuple[types.Draft, Any]:

@@ -12,7 +12,7 @@ import numpy as np
 from spec_cascades import check
 from spec_cascades import struct
 from spec_cascades import types
-from spec_cascades.drafters.stateless import Stateless
+from spec_cascades.drafters.stateless import Reading
 
 
 @struct.dataclass
@@ -23,7 +23,7 @@ class Datastore:
 
 
 @struct.dataclass
-class Retrieval(Stateless):
+class Retrieval(Reading):
   """Drafts the commonest continuations of the text's longest known suffix.
 
   Looks up the last `order` tokens in a `Datastore`, then one less, until they
@@ -56,12 +56,6 @@ class Retrieval(Stateless):
   def num_nodes(self) -> int:
     """The root and the drafts."""
     return self.nodes
-
-  def init(self, params: Any, prompt: types.Prompt, hidden: Any,
-           capacity: int):
-    """The empty state."""
-    check.own_params(self, params)
-    return super().init(params, prompt, hidden, capacity)
 
   def propose(self, params: Datastore, state: Any, ctx: types.Context,
               keys: Key[Array, 'B']) -> tuple[types.Draft, Any]:
