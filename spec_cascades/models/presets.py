@@ -10,6 +10,7 @@ import functools
 from typing import Any
 
 from spec_cascades.models import gemma
+from spec_cascades.models import positions
 from spec_cascades.models import t5
 
 _gemma2 = functools.partial(
