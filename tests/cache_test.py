@@ -31,9 +31,10 @@ def test_tree_nodes_equal_their_chains():
   assert_same_slots(kept, want.truncate(kept.length), 1e-5)
 
 
-def test_prefill_in_chunks_is_prefill():
+@pytest.mark.parametrize('chunk', [1, 2])
+def test_prefill_in_chunks_is_prefill(chunk):
   whole, a = prefill.prefill(BIG, PB, PROMPT, 16)
-  parts, b = prefill.prefill(BIG, PB, PROMPT, 16, chunk=2)
+  parts, b = prefill.prefill(BIG, PB, PROMPT, 16, chunk=chunk)
   np.testing.assert_allclose(whole, parts, atol=1e-5)
   assert_same_slots(a, b, 1e-5)
 

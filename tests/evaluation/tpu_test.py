@@ -6,7 +6,7 @@ import math
 import jax
 import pytest
 
-from spec_cascades.evaluation import chips, hlo, tpu
+from spec_cascades.evaluation import chips, hlo, roofline, tpu
 
 CASE = tpu.Case('t5_1_1_base', 't5_1_1_small', gamma=3, prompt=32,
                 new_tokens=16, layers=1)
@@ -96,7 +96,7 @@ def test_what_does_not_fit_is_said(programs):
 def test_times_of_steps_become_a_plan():
   chip = chips.Chip(flops=1e3, hbm=0, bandwidth=1., link=1., shapes={})
   step = lambda name, nbytes: tpu.Compiled(name, 0, work=chips.Work(1, nbytes))
-  found = tpu.estimate(step('draft', 1), {
+  found = roofline.estimate(step('draft', 1), {
       1: step('1', 10), 2: step('2', 10), 8: step('8', 16)}, chip)
   assert found.cost == .1 and found.flatness(8) == 1.6
   assert found.flatness(5) == pytest.approx(1.3)
