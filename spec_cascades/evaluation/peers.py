@@ -30,13 +30,17 @@ class Peer:
   def decode(self, tokens: int) -> Callable[[], np.ndarray]:
     """Their greedy decoding of so many tokens, encoder included."""
     import torch  # pylint: disable=g-import-not-at-top
+    from transformers import cache_utils  # pylint: disable=g-import-not-at-top
     ids = self._ids()
 
     def generate():
+      # One that `generate` makes has as many layers as the encoder.
+      cache = cache_utils.EncoderDecoderCache(
+          cache_utils.DynamicCache(), cache_utils.DynamicCache())
       with torch.inference_mode():
         return self.theirs.generate(
             ids, max_new_tokens=tokens, min_new_tokens=tokens,
-            do_sample=False, use_cache=True).numpy()[0]
+            do_sample=False, use_cache=True, past_key_values=cache).numpy()[0]
 
     return generate
 

@@ -14,9 +14,10 @@ from spec_cascades.evaluation import peers  # noqa: E402
 
 @pytest.fixture(scope='module', params=[False, True])
 def peer(request):
-  """With a head of its own, and with that of the embeddings."""
+  """With a head of its own; with the embeddings', and a deeper decoder."""
   return peers.random(dataclasses.replace(
-      benchmarks_test.TINY, logits_via_embedding=request.param))
+      benchmarks_test.TINY, logits_via_embedding=request.param,
+      num_decoder_layers=1 + request.param))
 
 
 def test_both_decode_the_same_tokens(peer):
