@@ -125,22 +125,23 @@ def load(verifier: str = str(SHIPPED / 'verifier'),
     if not pathlib.Path(path).expanduser().exists():
       raise ValueError(f'No checkpoint at {path}; check the path.')
   own = all(map(is_own, paths))
-  if own:
-    digests = [vocabulary_digest(path) for path in paths]
-    _check_same(digests, paths)
-  read = functools.partial(_own if own else _foreign, dtype=dtype,
-                           progress=progress)
-  layouts = mesh.layouts() or (None, None)
-  found = [read(path, layout=on) for path, on in zip(paths, layouts)]
-  models, vocabularies = zip(*found)
-  if not own:
-    digests = [pieces_digest(words, model.lm.vocab_size)
-               for model, words in found]
-    _check_same(digests, paths)
-  sizes = [model.lm.vocab_size for model in models]
+  digests = [vocabulary_digest(path) for path in paths] if own else []
+  sources = [native.source(path) if own else _opened(path) for path in paths]
+  digests = digests or [pieces_digest(x.tokenizer(), x.lm.vocab_size)
+                        for x in sources]
+  _check_same(digests, paths)
+  sizes = [source.lm.vocab_size for source in sources]
   if len(set(sizes)) > 1:
     raise ValueError(f'{verifier} has {sizes[0]} embeddings and {drafter} '
                      f'{sizes[1]}; give both the same vocab_size.')
+  for source in sources:              # before minutes of reading, of either
+    loading.fit(source)
+  read = functools.partial(_own if own else _foreign, dtype=dtype,
+                           progress=progress)
+  layouts = mesh.layouts() or (None, None)
+  models, vocabularies = zip(*(
+      read(path, source, layout=layout)
+      for path, source, layout in zip(paths, sources, layouts)))
   return Pair(models[0], models[1] if drafter is not None else None,
               vocabularies[0], digests[0])
 
@@ -177,8 +178,21 @@ def computing(lm: Any, dtype: str) -> Any:
       lm, config=dataclasses.replace(lm.config, dtype=dtype))
 
 
-def _own(path: str, *, dtype: str, progress, layout) -> tuple[Model, Any]:
-  lm, params, vocabulary = _read(native.source(path), dtype, progress, layout)
+def _opened(path: str) -> loading.Source:
+  """A checkpoint of any format, no weights read, with its tokenizer made."""
+  source = checkpoints.source_of(path)
+  tokenizer = source.tokenizer and source.tokenizer()
+  if tokenizer is None:
+    how = ('convert it again, with --vocabulary'
+           if native.recognises(pathlib.Path(path).expanduser()) else
+           'put its tokenizer.json or SentencePiece model beside the weights')
+    raise ValueError(f'{path} holds no tokenizer; {how}.')
+  return dataclasses.replace(source, tokenizer=lambda: tokenizer)
+
+
+def _own(path: str, source: loading.Source, *, dtype: str, progress,
+         layout) -> tuple[Model, Any]:
+  lm, params, vocabulary = _read(source, dtype, progress, layout)
   config = native.read_config(path)
   # A name to show: debian_ende/verifier, say.
   name = '/'.join(pathlib.Path(path).expanduser().resolve().parts[-2:])
@@ -186,14 +200,9 @@ def _own(path: str, *, dtype: str, progress, layout) -> tuple[Model, Any]:
                config['max_input_length']), vocabulary
 
 
-def _foreign(path: str, *, dtype: str, progress, layout) -> tuple[Model, Any]:
-  source = checkpoints.source_of(path)
+def _foreign(path: str, source: loading.Source, *, dtype: str, progress,
+             layout) -> tuple[Model, Any]:
   lm, params, tokenizer = _read(source, dtype, progress, layout)
-  if tokenizer is None:
-    how = ('convert it again, with --vocabulary'
-           if native.recognises(pathlib.Path(path).expanduser()) else
-           'put its tokenizer.json or SentencePiece model beside the weights')
-    raise ValueError(f'{path} holds no tokenizer; {how}.')
   place = pathlib.Path(path).expanduser()
   return Model(place.name, lm, params, _digest(place),
                loading.max_input_length(source, tokenizer)), tokenizer

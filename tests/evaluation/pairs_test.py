@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import safetensors.numpy
 
 from spec_cascades import decode
 from spec_cascades import targets
@@ -124,6 +125,30 @@ def test_bfloat16_is_that_of_weights_activations_and_caches(
 def test_other_dtypes_are_refused_before_anything_is_read(dtype):
   with pytest.raises(ValueError, match='allowed: float32, bfloat16'):
     pairs.load('nowhere', None, dtype=dtype)
+
+
+@pytest.mark.parametrize('what', ('other words', 'no words', 'a hole'))
+def test_what_does_not_go_together_is_refused_before_weights_are_read(
+    tmp_path, monkeypatch, what):
+  for place in 'ab':
+    hubs.save('smollm2', tmp_path / place)
+    hubs.words(tmp_path / place)
+  if what == 'other words':
+    path = tmp_path / 'b/tokenizer.json'
+    path.write_text(path.read_text().replace('"b"', '"q"'))
+  elif what == 'no words':
+    (tmp_path / 'b/tokenizer.json').unlink()
+  else:
+    path = tmp_path / 'b/model.safetensors'
+    tensors = safetensors.numpy.load_file(path)
+    tensors.pop('model.norm.weight')
+    safetensors.numpy.save_file(tensors, path)
+  monkeypatch.setattr(loading, 'load', lambda *args, **kwargs: pytest.fail(
+      'weights were read'))
+  message = {'other words': 'vocabularies of', 'no words': 'no tokenizer',
+             'a hole': 'lack model.norm'}[what]
+  with pytest.raises(ValueError, match=message):
+    pairs.load(str(tmp_path / 'a'), str(tmp_path / 'b'))
 
 
 def test_progress_counts_the_bytes_of_every_model(pair_dir, tmp_path):
