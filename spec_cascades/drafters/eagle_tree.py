@@ -76,7 +76,7 @@ class EagleTree(Follower):
     for level in range(self.max_depth):
       if level:
         block = jnp.concatenate([block, best], 1)
-        states, cache = self._read(params, cache, pool, block)
+        states, _ = self._read(params, cache, pool, block)
         pool = pool.replace(
             states=pool.states.at[row, best].set(states[:, -self.width:]))
       pool, best = self._grown(params, pool, best)
