@@ -22,7 +22,6 @@ from spec_cascades.warp import Warp
 from tests.common import LM, P, Q, RAGGED, keys, select
 
 
-
 class Looking(table.Table):
   """With queries, of numbers as wide as its keys: the tokens."""
 

@@ -99,12 +99,10 @@ class EagleTree(Follower):
     tokens, scores = (x.reshape(len(x), -1) for x in (tokens, scores))
     more, count = jnp.repeat(chosen, self.width, 1), pool.tokens.shape[1]
     join = lambda x, y: jnp.concatenate([x, y], 1)
-    pool = Pool(
-        join(pool.tokens, tokens), join(pool.parents, more),
-        join(pool.scores, scores),
-        jnp.pad(pool.states, ((0, 0), (0, more.shape[1]), (0, 0))))
-    _, best = jax.lax.top_k(scores, self.width)
-    return pool, count + jnp.sort(best)
+    states = jnp.pad(pool.states, ((0, 0), (0, more.shape[1]), (0, 0)))
+    best = jnp.sort(jax.lax.top_k(scores, self.width)[1])
+    return Pool(join(pool.tokens, tokens), join(pool.parents, more),
+                join(pool.scores, scores), states), count + best
 
   def _read(self, params, cache, pool, chosen):
     """States of candidates, a parent before its children; none is kept."""

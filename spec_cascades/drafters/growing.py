@@ -82,7 +82,7 @@ def decoded(lm: Any, params: Any, drafter: Any, length: int, cache: Any,
     length: Tokens.
     cache: Of the model, up to the root.
     inner: The drafter's state.
-    ctx: See `grown`.
+    ctx: What is known.
     keys: Of the rows.
 
   Returns:

@@ -32,8 +32,8 @@ def joined(one: types.Draft, two: types.Draft) -> types.Draft:
       one.tree.num_drafts)
   q, known = None, one.prediction or two.prediction
   if known is not None:
-    size = known.probs.shape[-1]
-    q = jax.tree.map(join, _law(one, size), _law(two, size))
+    laws = (_law(draft, known.probs.shape[-1]) for draft in (one, two))
+    q = jax.tree.map(join, *laws)
   nodes = types.chain(join(one.tree.tokens, two.tree.tokens),
                       one.tree.num_drafts + two.tree.num_drafts)
   return types.Draft(nodes, q, one.calls + two.calls,

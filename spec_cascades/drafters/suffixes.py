@@ -46,8 +46,7 @@ def index(tokens: np.ndarray) -> Datastore:
 
 def places(store: Datastore, last: Int[Array, 'T'], count: Int[Array, '']
            ) -> tuple[Int[Array, ''], Int[Array, '']]:
-  """The first place of a suffix that begins with `last[-count:]`, and the end.
-  """
+  """Start and end of the places of suffixes that begin with `last[-count:]`."""
   size, most = len(store.tokens), len(last)
   offset = jnp.arange(most) - (most - count)    # of last[j] in the suffix
 
