@@ -129,14 +129,25 @@ def texts(flags: argparse.Namespace, side: str, split: str) -> Iterator[str]:
     raise ValueError(f'Got --corpora={flags.corpora} and --file={flags.file}; '
                      'give one of the two.')
   if flags.file is not None:
-    path = pathlib.Path(flags.file).expanduser()
-    return filter(str.strip, path.read_text(encoding='utf-8').splitlines())
+    return filter(str.strip, lines(flags.file))
   from spec_cascades.data import corpus  # pylint: disable=g-import-not-at-top
   chosen = [corpus.find(name) for name in flags.corpora.split(',')]
   cache_dir = pathlib.Path(flags.cache_dir).expanduser()
   return itertools.chain.from_iterable(
       (row[getattr(x, side)] for row in corpus.read(x.name, split, cache_dir))
       for x in chosen)
+
+
+def lines(path: str) -> list[str]:
+  """Of a file of texts; ValueError if it is none."""
+  place = pathlib.Path(path).expanduser()
+  if not place.is_file():
+    raise ValueError(f'No file at {path}; give one with a text on each line.')
+  try:
+    return place.read_text(encoding='utf-8').splitlines()
+  except UnicodeDecodeError:
+    raise ValueError(f'{path} is not UTF-8; give a file of texts, one a line.'
+                     ) from None
 
 
 def one_line(error: BaseException) -> str:

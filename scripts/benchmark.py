@@ -205,7 +205,11 @@ def peers(args) -> None:
   if args.weights:
     _published(args)
     return
-  pair = peers_lib.random(DIMS[args.dims])
+  if args.dims == SHIPPED:
+    model = pairs.load(drafter=None).verifier
+    pair = peers_lib.of(model.lm, model.unpacked())
+  else:
+    pair = peers_lib.random(DIMS[args.dims])
   programs = dict(
       ours=benchmarks.decode_program(pair.ours, None, 1,
                                      new_tokens=args.tokens),
@@ -324,9 +328,9 @@ def everything(args) -> None:
   """All figures, the same way as one by one."""
   for what, dims in (
       (peers, 'small'), (peers, 'large'), (steps, 'large'), (speedup, 'large'),
-      (rules, 'large'), (memory, 'large'), (steps, SHIPPED), (speedup, SHIPPED),
-      (reduced, 'large'), (shipped, SHIPPED), (bf16, SHIPPED),
-      (trainer, SHIPPED)):
+      (rules, 'large'), (memory, 'large'), (peers, SHIPPED), (steps, SHIPPED),
+      (speedup, SHIPPED), (reduced, 'large'), (shipped, SHIPPED),
+      (bf16, SHIPPED), (trainer, SHIPPED)):
     print(f'\n{what.__name__} --dims {dims}', flush=True)
     runs = args.given_runs or RUNS.get(what.__name__, 5)
     what(argparse.Namespace(**{**vars(args), 'dims': dims, 'runs': runs}))
@@ -344,8 +348,8 @@ def _flags(args: Sequence[str]) -> argparse.Namespace:
   add = parser.add_argument
   add('what', choices=COMMANDS)
   add('--dims', choices=[*DIMS, SHIPPED],
-      help='of steps, speedup, rules, trainer and peers (not shipped); '
-           'default: large, of trainer shipped')
+      help='of steps, speedup, rules, trainer and peers; default: large, of '
+           'trainer shipped')
   add('--runs', type=int, dest='given_runs', metavar='RUNS',
       help='of each program; default: 5, of rules 20')
   add('--gamma', type=int, default=5, help='of speedup, rules, reduced')
@@ -364,8 +368,6 @@ def _flags(args: Sequence[str]) -> argparse.Namespace:
   for name in ('runs', 'gamma', 'tokens', 'words', 'steps'):
     if (value := getattr(flags, name)) < 1:
       raise ValueError(f'Got --{name} {value}; allowed: 1 or more.')
-  if flags.what == 'peers' and flags.dims == SHIPPED:
-    raise ValueError('Got peers --dims shipped; allowed: small, large.')
   if flags.weights and (flags.what != 'peers' or not flags.weights.exists()):
     raise ValueError(f'Got {flags.what} --weights {flags.weights}; allowed: '
                      'peers, and a path that exists.')
@@ -378,6 +380,9 @@ def _flags(args: Sequence[str]) -> argparse.Namespace:
                        or not flags.output.parent.is_dir()):
     raise ValueError(f'Got --output {flags.output}; give a file in a folder '
                      'that exists.')
+  if flags.what in ('peers', 'all'):
+    is_file = flags.weights and flags.weights.is_file()
+    peers_lib.check(*['accelerate'] * bool(is_file))
   return flags
 
 

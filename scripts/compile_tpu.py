@@ -9,12 +9,17 @@ exchange in a round. Blocks of 1 to 64 tokens and a drafter step: FLOPs, bytes,
 times by a roofline (an estimate and no measurement), and hence c, how flat
 verification is, and the speed-up at a given acceptance, one or by position.
 v4 and v5p count two cores a chip: v4-8 has 4 chips, v5e-16 has 16.
+scripts/tpu_table.py compiles many cases and makes the table of docs/tpu.md.
 """
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import itertools
+import json
 import os
+import pathlib
+import resource
 from typing import Any, Sequence
 
 os.environ['JAX_PLATFORMS'] = 'cpu'    # libtpu only compiles here
@@ -42,6 +47,8 @@ def _flags(args: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
   add('--hop_us', type=float, default=1., help='assumed; default: 1')
   add('--only', choices=('programs', 'steps'),
       help='leave out the other half, which takes as long')
+  add('--json', metavar='FILE', type=pathlib.Path,
+      help='write what was found there, too')
   flags, bindings = _cli.parse(parser, args)
   if not flags.hop_us >= 0:
     raise ValueError(f'Got --hop_us {flags.hop_us}; allowed: 0 or more.')
@@ -78,42 +85,61 @@ def _work(found: Any) -> str:
           f'{exchanged or "no exchange"}')
 
 
-def _programs(programs: Any, hbm: float) -> None:
+def _programs(programs: Any, hbm: float) -> dict[str, Any]:
   """Prints prefill, a round and the loop."""
-  for found in (programs.prefill(), programs.round(), programs.loop()):
+  rows = {}
+  for found in map(lambda f: f(),
+                   (programs.prefill, programs.round, programs.loop)):
     print(_memory(found, hbm), flush=True)
     if found.name == 'one round' and not found.excess:
       print('  exchanged in a round:', _work(found).split('), ', 1)[1])
+    rows[found.name] = _row(found)
+  return rows
+
+
+def _row(found: Any) -> dict[str, Any]:
+  return {name: x for name, x in dataclasses.asdict(found).items()
+          if name != 'text'}
 
 
 def _steps(programs: Any, chip: Any, flags: argparse.Namespace,
-           rates: Sequence[float]) -> None:
+           rates: Sequence[float]) -> dict[str, Any]:
   """Prints steps, their estimated times, and what follows from them."""
-  from spec_cascades.evaluation import tpu  # pylint: disable=g-import-not-at-top
+  from spec_cascades.evaluation import roofline  # pylint: disable=g-import-not-at-top
   hop, uses_q = flags.hop_us * 1e-6, programs.case.uses_q
-  draft = programs.draft()
+  draft, judging = programs.draft(), programs.judging()
   blocks = {}
   for found in itertools.chain([draft], map(programs.block, flags.widths)):
     if found.excess:
       print(_memory(found, chip.hbm))
-      return
+      return {}
     if found is not draft:
       blocks[int(found.name.split()[-1])] = found
     print(f'{found.name}: {1e3 * found.work.seconds(chip, hop):.3f} ms '
           f'estimated; {_work(found)}', flush=True)
-  guess = tpu.estimate(draft, blocks, chip, hop)
-  flat = ', '.join(f'{w}: {guess.flatness(w):.2f}x' for w in blocks)
+  guess = roofline.estimate(draft, blocks, chip, hop)
+  flat = {width: guess.flatness(width) for width in blocks}
   gamma = programs.case.gamma
+  judged = roofline.passes(judging, chip)
   drafting = (gamma + uses_q) * guess.times.drafter
-  whole = drafting + guess.times.block(gamma + 1)
+  whole = drafting + guess.times.block(gamma + 1) + judged
   plan = guess.plan(rates, uses_q=uses_q)
-  print(f'c {guess.cost:.3f}; verification over that of one token: {flat}')
-  print(f'a round of gamma {gamma}: {1e3 * whole:.3f} ms estimated')
+  print(f'c {guess.cost:.3f}; verification over that of one token:',
+        ', '.join(f'{w}: {x:.2f}x' for w, x in flat.items()))
+  print(f'a round of gamma {gamma}: {1e3 * whole:.3f} ms estimated, of which '
+        f'sampling and acceptance {1e3 * judged:.3f} ms, '
+        f'{100 * judged / whole:.1f} %')
   print(f'acceptance {", ".join(f"{x:g}" for x in rates)}: best gamma '
         f'{plan.gamma}, {plan.tokens:.2f} tokens a round, {plan.speedup:.2f}x '
         'over the verifier alone, prompts left out')
   print(ESTIMATED.format(flops=chip.flops / 1e12, link=chip.link / 1e9,
                          bandwidth=chip.bandwidth / 1e9, hop=flags.hop_us))
+  rows = {x.name: _row(x) for x in (draft, judging, *blocks.values())}
+  return rows | dict(
+      cost=guess.cost, flatness=flat, draft_ms=1e3 * guess.times.drafter,
+      verify_ms=1e3 * guess.times.block(1), round_ms=1e3 * whole,
+      judging=judged / whole, gamma=plan.gamma, tokens=plan.tokens,
+      speedup=plan.speedup, acceptance=rates)
 
 
 def main(args: Sequence[str]) -> None:
@@ -133,10 +159,19 @@ def main(args: Sequence[str]) -> None:
         f'({case.rules}), {case.dtype}, {case.batch} rows, prompts of '
         f'{case.prompt}, {case.new_tokens} new tokens, gamma {case.gamma}')
   print(f'jax {jax.__version__}, libtpu {tpu.version()}')
+  found: dict[str, Any] = {}
   if flags.only != 'steps':
-    _programs(programs, slice_.chip.hbm)
+    found |= _programs(programs, slice_.chip.hbm)
   if flags.only != 'programs':
-    _steps(programs, slice_.chip, flags, rates)
+    found |= _steps(programs, slice_.chip, flags, rates)
+  peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+  print(f'this machine used up to {peak / 2**30:.1f} GiB')
+  if flags.json:
+    flags.json.parent.mkdir(parents=True, exist_ok=True)
+    flags.json.write_text(json.dumps(found | dict(
+        topology=flags.topology, chips=slice_.size, mesh=mesh, host_bytes=peak,
+        case=dataclasses.asdict(case), jax=jax.__version__,
+        libtpu=tpu.version()), default=str))
 
 
 if __name__ == '__main__':

@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import functools
 import os
-import pathlib
 import sys
 from typing import Any, Callable, Iterator, Sequence
 
@@ -73,8 +72,7 @@ def _texts(flags: argparse.Namespace) -> list[str]:
   if flags.text is not None:
     lines = [flags.text]
   elif flags.file is not None:
-    path = pathlib.Path(flags.file).expanduser()
-    lines = path.read_text(encoding='utf-8').splitlines()
+    lines = _cli.lines(flags.file)
   else:
     lines = sys.stdin.read().splitlines()
   if not any(line.strip() for line in lines):

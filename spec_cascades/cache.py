@@ -18,8 +18,9 @@ from spec_cascades.types import Draft, TokenTree, Verdict
 class Cache:
   """A block may be scribbled at [length, length + N); rollback does nothing.
 
-  `layers` is a tuple of pytrees of arrays [B, S, ...], one array per layer.
-  `static` (cross-attention keys/values) is never rolled back.
+  `layers` is a tuple of pytrees of arrays, one array per layer: [B, S],
+  [B, S, E] or, keys and values, [B, H, S, D], see `axis`. `static`
+  (cross-attention keys/values) is never rolled back.
   """
   layers: tuple[Any, ...]
   length: Int[Array, 'B']
@@ -28,7 +29,8 @@ class Cache:
   @property
   def capacity(self) -> int:
     """Slots per row."""
-    return jax.tree.leaves(self.layers)[0].shape[1]
+    slots = jax.tree.leaves(self.layers)[0]
+    return slots.shape[axis(slots)]
 
   @property
   def end(self) -> Int[Array, 'B']:
@@ -47,7 +49,6 @@ class Cache:
     Out: length 5, slots a b r y z |
     """
     slots = self.end[:, None] + path
-    take = jax.vmap(lambda row, at: row[at])
     move = lambda array: write(array, take(array, slots), self.end)
     return self.replace(layers=jax.tree.map(move, self.layers),
                         length=self.length + count)
@@ -61,7 +62,7 @@ class Cache:
     return self.commit(verdict.path, count)
 
   def write(self, layer: int, block: tuple[Array, ...]) -> tuple[Array, ...]:
-    """A layer's arrays with a block [B, N, ...] at [end, end + N)."""
+    """A layer's arrays with a block of N slots at [end, end + N)."""
     return tuple(write(slots, new, self.end)
                  for slots, new in zip(self.layers[layer], block))
 
@@ -84,17 +85,36 @@ class Cache:
     return distance, (slot < start) | (inside & attends)
 
 
+def axis(array: Any) -> int:
+  """That of slots: the last but one, or the last of an array [B, S].
+
+  Heads come before slots, since that is the layout in which a TPU writes them:
+  in another one it would copy a cache in every round.
+  """
+  return max(1, array.ndim - 2)
+
+
+def take(array: Array, slots: Int[Array, 'B N']) -> Array:
+  """Some slots of each row, in that order; beyond the end, the last one."""
+  along = axis(array) - 1
+  return jax.vmap(lambda row, at: jnp.take(row, at, along, mode='clip'))(
+      array, slots)
+
+
 @jax.named_scope('cache_writes')
 def write(array: Array, block: Array, start: Int[Array, 'B']) -> Array:
-  """Writes block [B, N, ...] at slots [start, start + N) of array [B, S, ...].
+  """An array of S slots with a block of N of them at [start, start + N).
 
   The caller keeps start + N <= S: an update beyond the end would be moved
   back silently, over committed slots. In a loop the slots are written in place;
   on CPU one row at a time, unrolled, a loop over rows and a one-hot select were
   measured and are no faster from two rows on.
   """
-  if block.shape[1] > array.shape[1]:
-    raise ValueError(f'A block of {block.shape[1]} nodes does not fit a cache '
-                     f'of {array.shape[1]} slots: raise its capacity.')
-  put = lambda row, x, i: jax.lax.dynamic_update_slice_in_dim(row, x, i, 0)
+  along = axis(array)
+  if block.shape[along] > array.shape[along]:
+    raise ValueError(
+        f'A block of {block.shape[along]} nodes does not fit a cache of '
+        f'{array.shape[along]} slots: raise its capacity.')
+  put = lambda row, x, i: jax.lax.dynamic_update_slice_in_dim(
+      row, x, i, along - 1)
   return jax.vmap(put)(array, block.astype(array.dtype), start)

@@ -49,7 +49,7 @@ PARAMETERS = {
     **{layers.packed_name(group): ('embed', None)
        for group in (*layers.FUSED, *layers.FUSED_CROSS)}}
 JOINED = ('heads', 'kv_heads', 'mlp')    # what packing may put side by side
-SLOTS = ('batch', None, 'kv_heads', None)          # keys and values
+SLOTS = ('batch', 'kv_heads', None, None)          # keys and values
 
 
 def mesh(data: int | None = None, model: int = 1,

@@ -8,18 +8,11 @@ from spec_cascades import cache as cache_lib
 from spec_cascades import decode, targets, types
 from spec_cascades.models import prefill
 from spec_cascades.warp import Warp
-from tests.common import RAGGED as PROMPT, keys
+from tests.common import RAGGED as PROMPT, assert_same_slots, keys
 from tests.toys import BIG, DRAFTERS, PB, PS, SMALL, TREE
 
 READ = jax.jit(prefill.prefill, static_argnums=(0, 3))
 REREAD = jax.jit(prefill.reread, static_argnums=0)
-
-
-def assert_caches_equal(got, want, atol=1e-4):
-  """Committed slots only: the rest is scratch."""
-  for a, b in zip(jax.tree.leaves(got.layers), jax.tree.leaves(want.layers)):
-    for row, n in enumerate(want.length):
-      np.testing.assert_allclose(a[row, :n], b[row, :n], atol=atol)
 
 
 def test_tree_nodes_equal_their_chains():
@@ -35,14 +28,15 @@ def test_tree_nodes_equal_their_chains():
   path = jnp.array([[0, 2, 5]] * 3)
   kept = grown.commit(path, jnp.full(3, 3))
   _, want = BIG.extend(PB, cache, types.chain(nodes.tokens[:, path[0]]))
-  assert_caches_equal(kept, want.truncate(kept.length), 1e-5)
+  assert_same_slots(kept, want.truncate(kept.length), 1e-5)
 
 
-def test_prefill_in_chunks_is_prefill():
+@pytest.mark.parametrize('chunk', [1, 2])
+def test_prefill_in_chunks_is_prefill(chunk):
   whole, a = prefill.prefill(BIG, PB, PROMPT, 16)
-  parts, b = prefill.prefill(BIG, PB, PROMPT, 16, chunk=2)
+  parts, b = prefill.prefill(BIG, PB, PROMPT, 16, chunk=chunk)
   np.testing.assert_allclose(whole, parts, atol=1e-5)
-  assert_caches_equal(a, b, 1e-5)
+  assert_same_slots(a, b, 1e-5)
 
 
 @pytest.mark.parametrize('target', [targets.Lossless(), targets.Chow(.4)],
@@ -58,13 +52,13 @@ def test_caches_equal_a_fresh_prefill_after_every_round(name, target):
     state, _ = step(spec, PB, params, target, Warp(), state)
     read = types.Prompt(state.tokens, state.lengths)
     np.testing.assert_array_equal(state.cache.length, state.lengths - 1)
-    assert_caches_equal(state.cache, READ(BIG, PB, read, 32)[1])
+    assert_same_slots(state.cache, READ(BIG, PB, read, 32)[1])
     cache = state.drafter
     np.testing.assert_array_equal(cache.length, state.lengths - 1)
     if not target.uses_q:
       _, cache = REREAD(SMALL, params, cache, state.tokens)
       cache = cache.truncate(cache.length - 1)
-    assert_caches_equal(cache, READ(SMALL, PS, read, 32)[1])
+    assert_same_slots(cache, READ(SMALL, PS, read, 32)[1])
 
 
 @pytest.mark.parametrize('rows', [1, 3])

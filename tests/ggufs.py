@@ -8,6 +8,7 @@ import numpy as np
 from spec_cascades.checkpoints import gguf_config, gguf_file, gguf_header
 from spec_cascades.data import words
 from spec_cascades.models import gemma
+from spec_cascades.models import positions
 from tests.models import tiny
 
 KINDS = {kind.name: number for number, kind in gguf_header.KINDS.items()}
@@ -15,7 +16,7 @@ _change = lambda name, **changes: gemma.Gemma(
     dataclasses.replace(tiny.LMS[name].config, **changes))
 # One model of each architecture, and what only its metadata say.
 LMS = dict(
-    llama=(_change('llama3', rope=gemma.Rope(5e5, 8., 8192)), {}),
+    llama=(_change('llama3', rope=positions.Rope(5e5, 8., 8192)), {}),
     qwen2=(_change('qwen2', emb_dim=24), {}),
     qwen3=(_change('qwen2', qkv_bias=False, qk_norm=True), {}),
     gemma=(tiny.LMS['gemma1'], {}),
@@ -104,7 +105,7 @@ def tensors_of(architecture, params, kind='F32', vocab=None):
     out[theirs] = encode(array, kind if array.ndim > 1 else 'F32')
   rope = config.rope
   if rope.trained_length:
-    divided = gemma.Rope(rope.base).frequencies(config.head_dim)
+    divided = positions.Rope(rope.base).frequencies(config.head_dim)
     divided = divided / rope.frequencies(config.head_dim)
     out['rope_freqs.weight'] = encode(divided, 'F32')
   return out

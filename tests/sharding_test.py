@@ -220,8 +220,8 @@ def test_more_meshes_decode_as_one_device(slow, i):
 def test_layouts_cut_what_they_say(fast):
   t5_shards, gemma_shards = (x['shards'] for x in fast['found'])
   slots = LENGTH + margins_test.GAMMA + 1
-  assert t5_shards == [[8, LENGTH], [8, slots, 2, 6], [8, slots, 8, 6]]
-  assert gemma_shards == [[4, LENGTH], *[[4, slots, 2, 6]] * 2]
+  assert t5_shards == [[8, LENGTH], [8, 2, slots, 6], [8, 8, slots, 6]]
+  assert gemma_shards == [[4, LENGTH], *[[4, 2, slots, 6]] * 2]
 
 
 def test_a_round_takes_over_the_caches(fast):

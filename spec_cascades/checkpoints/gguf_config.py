@@ -13,6 +13,7 @@ import numpy as np
 
 from spec_cascades.checkpoints import gguf_header
 from spec_cascades.models import gemma
+from spec_cascades.models import positions
 
 MAX_SPARE_ROWS = 128
 # Metadata of the architecture that are read, or do not matter.
@@ -152,7 +153,7 @@ def read(says: Says, family: Family) -> gemma.GemmaConfig:
       logit_soft_cap=says.real(
           'final_logit_softcapping', 30. if family.period == 2 else None),
       windows=_windows(says, family, layers), rope=_rope(says, family),
-      local_rope=gemma.Rope(says.real('rope.freq_base_swa', 10_000.)),
+      local_rope=positions.Rope(says.real('rope.freq_base_swa', 10_000.)),
       logits_via_embedding='output.weight' not in says.header.tensors)
 
 
@@ -175,7 +176,7 @@ def _windows(says: Says, family: Family, layers: int) -> tuple[int, ...]:
   return (window,) * (period - 1) + (0,)
 
 
-def _rope(says: Says, family: Family) -> gemma.Rope:
+def _rope(says: Says, family: Family) -> positions.Rope:
   """Rotary frequencies of layers without a window."""
   base = says.real('rope.freq_base', family.base)
   kind = says.get('rope.scaling.type', 'none')
@@ -184,12 +185,12 @@ def _rope(says: Says, family: Family) -> gemma.Rope:
   factor = says.real('rope.scaling.factor', 1.) if kind == 'linear' else 1.
   table = says.header.tensors.get('rope_freqs.weight')
   if table is None:
-    return gemma.Rope(base, factor)
+    return positions.Rope(base, factor)
   divided = np.asarray(gguf_header.rows(table)).ravel()
-  rope = gemma.Rope(base, float(divided.max()), **LLAMA3)
+  rope = positions.Rope(base, float(divided.max()), **LLAMA3)
   width = 2 * len(divided)
   with np.errstate(all='ignore'):
-    want = gemma.Rope(base).frequencies(width) / rope.frequencies(width)
+    want = positions.Rope(base).frequencies(width) / rope.frequencies(width)
   if not np.allclose(divided, want, rtol=1e-4) or factor != 1:
     raise ValueError(f'{says.path}: rope_freqs.weight is not the scaling of '
                      'Llama 3.1, the only one that is supported.')

@@ -11,6 +11,7 @@ from typing import Any, Mapping
 
 from spec_cascades.checkpoints import loading
 from spec_cascades.models import gemma
+from spec_cascades.models import positions
 from spec_cascades.models import t5
 
 Config = Mapping[str, Any]
@@ -146,7 +147,7 @@ def check(config: Any) -> None:
   """Refuses values that no published model has; JSON may hold anything."""
   for field in dataclasses.fields(config):
     value = getattr(config, field.name)
-    if isinstance(value, gemma.Rope):
+    if isinstance(value, positions.Rope):
       check(value)
     elif field.type == 'int' or field.name == 'windows':
       is_depth = field.name.endswith('layers')
@@ -172,7 +173,7 @@ def check(config: Any) -> None:
         value not in T5_ACTIVATIONS.values()):
       raise ValueError(f'mlp_activations={value!r} is not possible; allowed: '
                        f'{", ".join(map(str, T5_ACTIVATIONS.values()))}.')
-  if isinstance(config, gemma.Rope) and config.slow >= config.fast:
+  if isinstance(config, positions.Rope) and config.slow >= config.fast:
     raise ValueError(f'low_freq_factor={config.slow} has to be smaller than '
                      f'high_freq_factor={config.fast}.')
   if isinstance(config, gemma.GemmaConfig) and config.head_dim % 2:
@@ -222,7 +223,7 @@ def _windows(config: Config) -> tuple[int, ...]:
   return (window,) * (period - 1) + (0,)
 
 
-def _ropes(config: Config) -> tuple[gemma.Rope, gemma.Rope]:
+def _ropes(config: Config) -> tuple[positions.Rope, positions.Rope]:
   """Rotary frequencies of layers without and with a window."""
   base = config.get('rope_theta', 10_000.)
   old = {'rope_theta': base, **(config.get('rope_scaling') or {})}
@@ -236,15 +237,15 @@ def _ropes(config: Config) -> tuple[gemma.Rope, gemma.Rope]:
           _rope(given.get('sliding_attention', local)))
 
 
-def _rope(config: Config) -> gemma.Rope:
+def _rope(config: Config) -> positions.Rope:
   kind = config.get('rope_type', config.get('type', 'default'))
   base = config['rope_theta']
   if kind == 'default':
-    return gemma.Rope(base)
+    return positions.Rope(base)
   if kind == 'linear':
-    return gemma.Rope(base, config['factor'])
+    return positions.Rope(base, config['factor'])
   if kind == 'llama3':
-    return gemma.Rope(
+    return positions.Rope(
         base, config['factor'], config['original_max_position_embeddings'],
         config['low_freq_factor'], config['high_freq_factor'])
   raise ValueError(f'Rotary embeddings of type {kind!r} are not supported; '

@@ -16,6 +16,7 @@ from spec_cascades.checkpoints import loading
 from spec_cascades.checkpoints import tensors
 from spec_cascades.data import files
 from spec_cascades.models import gemma
+from spec_cascades.models import positions
 from spec_cascades.models import t5
 
 SHARD_BYTES = 4 * 2**30
@@ -149,7 +150,7 @@ def _windows(config: gemma.GemmaConfig) -> tuple[int, ...]:
   return windows
 
 
-def _scaling(rope: gemma.Rope) -> dict[str, Any] | None:
+def _scaling(rope: positions.Rope) -> dict[str, Any] | None:
   if rope.trained_length is not None:
     return dict(rope_type='llama3', factor=rope.factor,
                 original_max_position_embeddings=rope.trained_length,

@@ -28,6 +28,7 @@ from spec_cascades.evaluation import text
 from spec_cascades.models import features
 from spec_cascades.models import gemma
 from spec_cascades.models import heads as heads_lib
+from spec_cascades.models import positions
 from spec_cascades.models import reduced
 from spec_cascades.models import t5
 
@@ -267,7 +268,7 @@ def _model(config, path):
                      f'{config["family"]} does not have; allowed: '
                      f'{", ".join(sorted(fields))}.')
   try:
-    ropes = {name: gemma.Rope(**x) for name, x in given.items()
+    ropes = {name: positions.Rope(**x) for name, x in given.items()
              if name in ROPES}
     made = family.config(**{**given, **ropes})
     hub_config.check(made)

@@ -22,7 +22,7 @@ import tensorstore as ts
 from spec_cascades.checkpoints import buffers
 from spec_cascades.checkpoints import hub
 from spec_cascades.checkpoints import loading
-from spec_cascades.models import gemma
+from spec_cascades.models import positions
 
 TREE, OLD_TREE, OCDBT = '_METADATA', 'checkpoint', 'manifest.ocdbt'
 PLACEHOLDER = 'PLACEHOLDER://'
@@ -156,7 +156,7 @@ def configured(kind: type, fields: Any, path: pathlib.Path,
   if wrong:
     raise ValueError(f'{path} sets {loading.some(wrong)}; allowed: '
                      f'{", ".join(sorted(known))}.')
-  ropes = {k: gemma.Rope(**x) for k, x in fields.items()
+  ropes = {k: positions.Rope(**x) for k, x in fields.items()
            if isinstance(x, dict) and k.endswith('rope')}
   given = {**(vars(default) if default else {}), **fields, **ropes}
   with loading.readable(path, *ERRORS):

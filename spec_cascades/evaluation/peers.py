@@ -5,6 +5,7 @@ Needs torch and transformers (requirements-test.txt); importing this does not.
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 from typing import Any, Callable
 
 import jax
@@ -12,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from spec_cascades import types
+from spec_cascades.checkpoints import hub_writing
 from spec_cascades.checkpoints import huggingface
 from spec_cascades.evaluation import benchmarks
 from spec_cascades.models import prefill
@@ -28,13 +30,17 @@ class Peer:
   def decode(self, tokens: int) -> Callable[[], np.ndarray]:
     """Their greedy decoding of so many tokens, encoder included."""
     import torch  # pylint: disable=g-import-not-at-top
+    from transformers import cache_utils  # pylint: disable=g-import-not-at-top
     ids = self._ids()
 
     def generate():
+      # One that `generate` makes has as many layers as the encoder.
+      cache = cache_utils.EncoderDecoderCache(
+          cache_utils.DynamicCache(), cache_utils.DynamicCache())
       with torch.inference_mode():
         return self.theirs.generate(
             ids, max_new_tokens=tokens, min_new_tokens=tokens,
-            do_sample=False, use_cache=True).numpy()[0]
+            do_sample=False, use_cache=True, past_key_values=cache).numpy()[0]
 
     return generate
 
@@ -90,26 +96,36 @@ class Peer:
 
 
 def random(config: t5.T5Config, seed: int = 0) -> Peer:
-  """A T5 v1.1 with random weights, in both libraries."""
+  """A T5 with random weights, in both libraries."""
+  lm = t5.T5(config)
+  return of(lm, lm.init_params(jax.random.key(seed)))
+
+
+def of(lm: t5.T5, params: Any) -> Peer:
+  """A T5 with these parameters in checkpoint layout, in both libraries."""
   import torch  # pylint: disable=g-import-not-at-top
   import transformers  # pylint: disable=g-import-not-at-top
-  lm = t5.T5(config)
-  params = lm.init_params(jax.random.key(seed))
-  theirs = transformers.T5ForConditionalGeneration(transformers.T5Config(
-      vocab_size=config.vocab_size, d_model=config.emb_dim,
-      d_kv=config.head_dim, d_ff=config.mlp_dim,
-      num_layers=config.num_encoder_layers,
-      num_decoder_layers=config.num_decoder_layers,
-      num_heads=config.num_heads, feed_forward_proj='gated-gelu',
-      tie_word_embeddings=False, decoder_start_token_id=0, eos_token_id=None,
-      pad_token_id=0)).eval()
-  # Version 5 ties the head to the embeddings whatever the configuration says.
-  theirs.lm_head.weight = torch.nn.Parameter(theirs.shared.weight.clone())
-  state = huggingface.t5_state_dict(params, config)
+  told = hub_writing.describe(lm.config)
+  told.pop('model_type')
+  theirs = transformers.T5ForConditionalGeneration(
+      transformers.T5Config(**told | dict(eos_token_id=None))).eval()
+  if not lm.config.logits_via_embedding:
+    # Version 5 ties the head to the embeddings whatever it is told.
+    theirs.lm_head.weight = torch.nn.Parameter(theirs.shared.weight.clone())
+  state = huggingface.t5_state_dict(params, lm.config)
   theirs.load_state_dict(
       {k: torch.from_numpy(np.array(v)) for k, v in state.items()},
       strict=False)
   return Peer(benchmarks.Loaded(lm, lm.pack(params)), theirs)
+
+
+def check(*names: str) -> None:
+  """Raises ValueError unless transformers and what it needs are installed."""
+  missing = [name for name in ('torch', 'transformers', *names)
+             if importlib.util.find_spec(name) is None]
+  if missing:
+    raise ValueError(f'{", ".join(missing)} is not installed; what is compared '
+                     'with transformers needs requirements-test.txt.')
 
 
 @jax.jit(static_argnums=0, donate_argnums=2)

@@ -93,8 +93,13 @@ class Sweep:
   def __post_init__(self):
     if not isinstance(self.seed, int) or self.seed < 0:
       raise ValueError(f'Got seed={self.seed}; allowed: whole numbers from 0.')
-    if not isinstance(self.output_dir, str):
-      raise ValueError(f'Got output_dir={self.output_dir!r}; allowed: a path.')
+    for name in ('output_dir', 'verifier', 'drafter'):
+      path = getattr(self, name)
+      if not isinstance(path, str) and (path, name) != (None, 'drafter'):
+        raise ValueError(f'Got {name}={path!r}; allowed: a path.')
+    if not isinstance(self.top_p, (int, float)):
+      raise ValueError(f'Got top_p={self.top_p!r}; allowed: a number above 0, '
+                       'to 1.')
     choosing.check_share(self.validation)
     for name in ('examples', 'timed', 'batch', 'trials'):
       value = getattr(self, name)
@@ -136,6 +141,9 @@ class Run:
     self.sweep = sweep
     sweep.executor.check(sweep)      # says who may use this machine's device
     self.directory = pathlib.Path(sweep.output_dir).expanduser()
+    if self.directory.exists() and not self.directory.is_dir():
+      raise ValueError(f'{self.directory} is no directory; choose another '
+                       'OUTPUT_DIR.')
     alone = (points_lib.VERIFIER, points_lib.DRAFTER)[:1 + bool(sweep.drafter)]
     if sweep.tensorboard:
       tensorboard.load()
@@ -369,10 +377,14 @@ def _compilations(journal) -> summary.Compilations:
 
 def check_buckets(buckets: Sequence[tuple[int, int]]) -> None:
   """Raises ValueError for what can't be (input width, output cap) pairs."""
-  for bucket in buckets:
-    if len(bucket) != 2 or min(bucket) < 2:
-      raise ValueError(f'Got the bucket {bucket}; allowed: pairs of an input '
-                       'width and an output cap, at least 2 each.')
+  is_list = isinstance(buckets, (tuple, list)) and buckets
+  for bucket in buckets if is_list else [buckets]:
+    is_pair = (is_list and isinstance(bucket, (tuple, list))
+               and len(bucket) == 2 and all(type(x) is int for x in bucket))
+    if not is_pair or min(bucket) < 2:
+      raise ValueError(f'Got the bucket {bucket!r}; allowed: one or more pairs '
+                       'of an input width and an output cap, at least 2 each, '
+                       'such as ((48, 72),).')
 
 
 def _plain(point: points_lib.Point) -> dict[str, Any]:

@@ -20,13 +20,11 @@ from typing import Any, Callable, Sequence
 from flax import traverse_util
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from spec_cascades import cache as cache_lib
 from spec_cascades import decode
 from spec_cascades import sharding
 from spec_cascades import targets
-from spec_cascades import theory
 from spec_cascades import types
 from spec_cascades import warp as warp_lib
 from spec_cascades.checkpoints import loading
@@ -224,6 +222,24 @@ class Programs:
     """A drafter step."""
     return self._block(self.drafter, self.draft_params, 1, 'drafter step')
 
+  def judging(self) -> Compiled:
+    """Sampling and acceptance of a round, all logits given."""
+    n, (_, keys) = self.spec.drafter.num_nodes, self._rows()
+
+    def judge(keys, *logits):
+      target, warp = self._rule
+      q, p = map(warp, logits)
+      propose, accept = decode.round_keys(keys, jnp.zeros(len(q.probs), int))
+      each = jax.vmap(lambda key: jax.random.split(key, n))(propose)
+      drawn = jax.vmap(jax.vmap(warp_lib.sample))(q.probs, each)
+      nodes = types.chain(jnp.pad(drawn[:, :-1], ((0, 0), (1, 0))))
+      draft = types.Draft(nodes, q, jnp.full(len(drawn), n), max_depth=n - 1)
+      return jax.vmap(self.spec.verify)(accept, draft, p, target(q, p).pi)
+
+    logits = self._by_row(jax.ShapeDtypeStruct(
+        (self.case.batch, n, self.verifier.vocab_size), jnp.float32))
+    return self._compile('sampling and acceptance', judge, keys, logits, logits)
+
   def state(self) -> decode.State:
     """Shapes of a state and where its arrays lie."""
     state = jax.eval_shape(decode.GenSpecSample.init, self.spec, self.params,
@@ -325,45 +341,6 @@ def _cache_shardings(model: sharding.Sharded, cache: cache_lib.Cache) -> Any:
 def _placed(tree: Any, where: Any) -> Any:
   return jax.tree.map(lambda x, y: jax.ShapeDtypeStruct(
       x.shape, x.dtype, sharding=y), tree, where)
-
-
-@dataclasses.dataclass(frozen=True)
-class Estimate:
-  """Seconds of steps by a roofline, and what they say about drafting."""
-  times: theory.StepTimes
-
-  @property
-  def cost(self) -> float:
-    """c: a drafter step over the verifier's on one token."""
-    return self.times.drafter / self.times.block(1)
-
-  def flatness(self, width: int) -> float:
-    """A block of `width` tokens over one token."""
-    return self.times.block(width) / self.times.block(1)
-
-  def plan(self, rates: Sequence[float], *, uses_q: bool,
-           max_gamma: int = 16) -> theory.Plan:
-    """The best draft length and its speed-up, prompts left out.
-
-    Args:
-      rates: One, i.i.d., or those by position of a round.
-      uses_q: Whether the rule reads q at the last node.
-      max_gamma: The longest draft to try.
-    """
-    given = dict(rate=rates[0]) if len(rates) == 1 else dict(
-        rates=np.asarray(rates))
-    return theory.plan(
-        {'rule': dict(uses_q=uses_q, **given)},
-        dict(verifier=self.times.verifier, drafter=self.times.drafter),
-        max_gamma)[0]
-
-
-def estimate(drafter: Compiled, blocks: dict[int, Compiled],
-             chip: chips.Chip, hop: float = chips.HOP) -> Estimate:
-  """Times of the steps that fit."""
-  return Estimate(theory.StepTimes(
-      {width: x.work.seconds(chip, hop) for width, x in blocks.items()},
-      drafter.work.seconds(chip, hop)))
 
 
 def loop_of(program: Compiled) -> list[hlo.Instruction]:

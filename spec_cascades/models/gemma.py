@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from typing import Any, Callable, Mapping
 
 from flax import linen as nn
@@ -23,47 +22,15 @@ from flax.linen import partitioning
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
-import numpy as np
 
 from spec_cascades import cache as cache_lib
 from spec_cascades import types
 from spec_cascades.models import layers
 from spec_cascades.models import packed
+from spec_cascades.models import positions
 from spec_cascades.models import segments
 
 SUBLAYERS = SELF, MLP = 'self_attention', 'mlp'
-
-
-@dataclasses.dataclass(frozen=True)
-class Rope:
-  """Frequencies of a rotary position embedding, base^(-2i/D) / factor.
-
-  With `trained_length` T (Llama 3.1) only slow frequencies are divided: those
-  that turn less than `slow` times within T, and partly those that turn less
-  than `fast` times.
-
-  Reference: Su et al. (2021), https://arxiv.org/abs/2104.09864
-  """
-  base: float = 10_000.
-  factor: float = 1.
-  trained_length: int | None = None
-  slow: float = 1.
-  fast: float = 4.
-
-  def frequencies(self, width: int) -> np.ndarray:
-    """Radians per position of each of width / 2 pairs, float64."""
-    plain = self.base ** -(np.arange(0, width, 2) / width)
-    kept = 0.
-    if self.trained_length is not None:
-      turns = plain * self.trained_length / (2 * math.pi)
-      kept = np.clip((turns - self.slow) / (self.fast - self.slow), 0, 1)
-    return plain * (kept + (1 - kept) / self.factor)
-
-  def angles(self, position: Int[Array, 'B N'],
-             width: int) -> Float[Array, 'B N half']:
-    """Angle of every pair at every position, float32."""
-    frequency = jnp.asarray(self.frequencies(width), jnp.float32)
-    return position[..., None].astype(jnp.float32) * frequency[None, None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,8 +58,8 @@ class GemmaConfig:
   attention_soft_cap: float | None = None
   logit_soft_cap: float | None = None
   windows: tuple[int, ...] = (0,)
-  rope: Rope = Rope()
-  local_rope: Rope = Rope()
+  rope: positions.Rope = positions.Rope()
+  local_rope: positions.Rope = positions.Rope()
   logits_via_embedding: bool = True
   dtype: str = 'float32'             # of activations and caches
   skipped: tuple[tuple[int, str], ...] = ()    # (layer, sublayer)
@@ -116,15 +83,6 @@ def norm(config: GemmaConfig, axis: str = 'embed',
   """This model's kind of RMSNorm."""
   return layers.RMSNorm(config.norm_epsilon, config.norm_offset, axis,
                         name=name)
-
-
-def rotate(x: Float[Array, 'B N H D'],
-           angle: Float[Array, 'B N half']) -> Float[Array, 'B N H D']:
-  """Rotates pairs (i, i + D/2) of every head by their angles, in float32."""
-  cos, sin = jnp.cos(angle)[:, :, None], jnp.sin(angle)[:, :, None]
-  first, second = jnp.split(x.astype(jnp.float32), 2, -1)
-  turned = (first * cos - second * sin, second * cos + first * sin)
-  return jnp.concatenate(turned, -1).astype(x.dtype)
 
 
 def cap(x: Float[Array, '*axes'], limit: float | None) -> Float[Array, '*axes']:
@@ -152,7 +110,8 @@ class Attention(nn.Module):
       query = norm(cfg, 'kv', 'query_norm')(query)
       key = norm(cfg, 'kv', 'key_norm')(key)
     scale = cfg.head_dim**-0.5 if cfg.query_scale is None else cfg.query_scale
-    memory = write((rotate(key, angle), value))
+    rotate = positions.rotate
+    memory = write(tuple(map(layers.slots_of, (rotate(key, angle), value))))
     query = rotate(query, angle) * scale
     self.sow('intermediates', 'queries', query)          # for `Gemma.look`
     mixed = layers.attend(query, *memory, None, mask,
@@ -383,7 +342,7 @@ class Gemma(packed.PackedModel):
       raise ValueError('A Gemma has no encoder: put the text into '
                        'Prompt.prefix and leave Prompt.inputs None.')
     cfg, b = self.config, len(prompt.prefix)
-    slots = jnp.zeros((b, capacity, cfg.num_kv_heads, cfg.head_dim), cfg.dtype)
+    slots = jnp.zeros((b, cfg.num_kv_heads, capacity, cfg.head_dim), cfg.dtype)
     own = tuple(None if (i, SELF) in cfg.skipped else (slots, slots)
                 for i in range(cfg.num_layers))
     return cache_lib.Cache(own, jnp.zeros(b, jnp.int32))

@@ -25,6 +25,7 @@ from spec_cascades import check
 from spec_cascades import struct
 from spec_cascades import types
 from spec_cascades.models import layers
+from spec_cascades.models import positions
 from spec_cascades.models import segments
 from spec_cascades.models import t5
 
@@ -82,7 +83,7 @@ class Layer(nn.Module):
     if self.fuses:
       self.fuse = layers.Dense(cfg.emb_dim, ('embed', 'embed'))
       self.fused_norm, self.state_norm = layers.RMSNorm(), layers.RMSNorm()
-    self.relpos_bias = layers.RelativeBias(
+    self.relpos_bias = positions.RelativeBias(
         cfg.num_heads, cfg.relative_buckets, cfg.relative_max_distance,
         bidirectional=False)
     kind = t5.DecoderLayer if self.crosses else SelfLayer
@@ -165,7 +166,7 @@ class Layered(abc.ABC):
     x = jnp.zeros((1, 1, *state.shape), state.dtype)
     seen, cross = jnp.ones((1, 1, 1), bool), (None, None)
     if self.crosses:
-      slots = jnp.zeros((1, 1, self.sizes.num_heads, self.sizes.head_dim),
+      slots = jnp.zeros((1, self.sizes.num_heads, 1, self.sizes.head_dim),
                         state.dtype)
       cross = ((slots, slots), seen)
 
@@ -179,7 +180,7 @@ class Layered(abc.ABC):
   def cache(self, params: Any, rows: int, capacity: int) -> cache_lib.Cache:
     """Empty slots of the layer."""
     dtype = self.state(params).dtype
-    slots = jnp.zeros((rows, capacity, self.sizes.num_heads,
+    slots = jnp.zeros((rows, self.sizes.num_heads, capacity,
                        self.sizes.head_dim), dtype)
     return cache_lib.Cache(((slots, slots),), jnp.zeros(rows, jnp.int32))
 

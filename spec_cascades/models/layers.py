@@ -327,27 +327,8 @@ class Embed(nn.Module):
     return logits(x, Packed(self.embedding.T, out_in=False))
 
 
-class RelativeBias(nn.Module):
-  """T5's attention bias of every head from distances, see `relative_bucket`."""
-  heads: int
-  buckets: int
-  max_distance: int
-  bidirectional: bool
-
-  @nn.compact
-  def __call__(self, distance: Int[Array, 'B N S']) -> Float[Array, 'B H N S']:
-    init = nn.initializers.variance_scaling(1.0, 'fan_avg', 'uniform')
-    table = partitioning.param_with_axes(
-        'rel_embedding', init, (self.heads, self.buckets), jnp.float32,
-        axes=('heads', 'relpos_buckets'))
-    bucket = relative_bucket(
-        distance, bidirectional=self.bidirectional, buckets=self.buckets,
-        max_distance=self.max_distance)
-    return jnp.moveaxis(table.T[bucket].astype(jnp.float32), -1, 1)
-
-
-def attend(query: Float[Array, 'B N H D'], key: Float[Array, 'B S K D'],
-           value: Float[Array, 'B S K D'], bias: Float[Array, 'B H N S'] | None,
+def attend(query: Float[Array, 'B N H D'], key: Float[Array, 'B K S D'],
+           value: Float[Array, 'B K S D'], bias: Float[Array, 'B H N S'] | None,
            mask: Bool[Array, 'B N S'], *,
            soft_cap: float | None = None,
            drop: Callable | None = None) -> Float[Array, 'B N HD']:
@@ -357,9 +338,9 @@ def attend(query: Float[Array, 'B N H D'], key: Float[Array, 'B S K D'],
   c tanh(score / c). A node that may see nothing attends to all alike.
   """
   b, n, heads, width = query.shape
-  groups = key.shape[2]
+  groups = key.shape[1]
   query = query.reshape(b, n, groups, heads // groups, width)
-  score = jnp.einsum('bngrd,bsgd->bgrns', query, key,
+  score = jnp.einsum('bngrd,bgsd->bgrns', query, key,
                      preferred_element_type=jnp.float32)
   score = score.reshape(b, heads, n, -1)
   if soft_cap is not None:
@@ -371,7 +352,7 @@ def attend(query: Float[Array, 'B N H D'], key: Float[Array, 'B S K D'],
   if drop is not None:
     weight = drop(weight)
   weight = weight.reshape(b, groups, heads // groups, n, -1)
-  mixed = jnp.einsum('bgrns,bsgd->bngrd', weight, value)
+  mixed = jnp.einsum('bgrns,bgsd->bngrd', weight, value)
   return mixed.reshape(b, n, heads * width)
 
 
@@ -380,24 +361,6 @@ def heads_of(x: Float[Array, 'B N HD'], heads: int) -> Float[Array, 'B N H D']:
   return x.reshape(*x.shape[:-1], heads, x.shape[-1] // heads)
 
 
-def relative_bucket(distance: Array, *, bidirectional: bool, buckets: int = 32,
-                    max_distance: int = 128) -> Array:
-  """T5's bucket of a distance = query position - key position.
-
-  Half of the buckets are exact, the rest grow with the logarithm up to
-  `max_distance`; a bidirectional bias spends half of them on keys that follow.
-
-  Reference: Raffel et al. (2020), https://arxiv.org/abs/1910.10683, sec. 2.1
-  """
-  offset = jnp.zeros_like(distance)
-  if bidirectional:
-    buckets //= 2
-    offset = jnp.where(distance < 0, buckets, 0)
-    distance = jnp.abs(distance)
-  distance = jnp.maximum(distance, 0)
-  exact = buckets // 2
-  safe = jnp.maximum(distance, 1).astype(jnp.float32)
-  growth = jnp.log(safe / exact) / math.log(max_distance / exact)
-  large = exact + (growth * (buckets - exact)).astype(jnp.int32)
-  near = distance < exact
-  return offset + jnp.where(near, distance, jnp.minimum(large, buckets - 1))
+def slots_of(x: Float[Array, 'B N H D']) -> Float[Array, 'B H N D']:
+  """Keys or values as caches have them, see `cache.axis`."""
+  return jnp.swapaxes(x, 1, 2)

@@ -72,11 +72,12 @@ def gathered(cache: cache_lib.Cache, chunks: Int[Array, 'B K C'], size: int,
   inside = jnp.arange(size)[None, None, None]
   slots = (chunks[..., None] * size + inside).reshape(*chunks.shape[:2], number)
   last = start[:, None] + jnp.arange(width)[None]
-  take = jax.vmap(lambda x, at: x.at[at].get(mode='clip'))
 
   def part(x, layer):
-    some = take(x, jnp.concatenate([slots[:, layer], last], 1))
-    return jnp.pad(some, ((0, 0), (0, room)) + ((0, 0),) * (x.ndim - 2))
+    some = cache_lib.take(x, jnp.concatenate([slots[:, layer], last], 1))
+    wider = [(0, 0)] * x.ndim
+    wider[cache_lib.axis(x)] = 0, room
+    return jnp.pad(some, wider)
 
   layers = tuple(jax.tree.map(lambda x, i=i: part(x, i), own)
                  for i, own in enumerate(cache.layers))
@@ -91,7 +92,8 @@ def chosen(layer: Any, query: Float[Array, 'B H D'], recent: int, size: int,
   which attention sinks into, is always among them.
 
   Args:
-    layer: Its slots in the whole cache, the keys [B, S, ...] first.
+    layer: Its slots in the whole cache, first the keys [B, K, S, D], or
+      [B, S, D] or [B, S] of one head.
     query: Of the last token, scaled.
     recent: Tokens before the root, which are not chunked.
     size: Tokens of a chunk.
@@ -99,12 +101,13 @@ def chosen(layer: Any, query: Float[Array, 'B H D'], recent: int, size: int,
     length: Of the cache.
   """
   keys = jax.tree.leaves(layer)[0]
-  (b, slots), (heads, width) = keys.shape[:2], query.shape[1:]
-  chunks = slots // size
-  keys = keys[:, :chunks * size].reshape(b, chunks, size, -1, width)
-  means = keys.astype(jnp.float32).mean(2)                    # [B, M, K, D]
-  query = query.reshape(b, means.shape[2], -1, width).astype(jnp.float32)
-  score = jnp.einsum('bkgd,bmkd->bkgm', query, means).reshape(b, heads, chunks)
+  b, heads, width = query.shape
+  keys = keys.reshape(b, -1, keys.shape[cache_lib.axis(keys)], width)
+  chunks = keys.shape[2] // size
+  keys = keys[:, :, :chunks * size].reshape(b, -1, chunks, size, width)
+  means = keys.astype(jnp.float32).mean(3)                    # [B, K, M, D]
+  query = query.reshape(b, means.shape[1], -1, width).astype(jnp.float32)
+  score = jnp.einsum('bkgd,bkmd->bkgm', query, means).reshape(b, heads, chunks)
   number = jnp.arange(chunks)
   whole = number[None] < (jnp.maximum(length - recent, 0) // size)[:, None]
   share = jax.nn.softmax(jnp.where(whole[:, None], score, -1e9)).sum(1)
@@ -161,9 +164,9 @@ class Streaming(reduced.Around):
     part = gathered(cache, first, 1, self.window, n, sinks=self.sinks,
                     window=self.window)
     hidden, part = self.lm.extend(params, part, tree)
-    new = jax.vmap(lambda x, i: jax.lax.dynamic_slice_in_dim(x, i, n))
+    new = part.end[:, None] + jnp.arange(n)[None]
     layers = jax.tree.map(
-        lambda old, x: cache_lib.write(old, new(x, part.end), cache.end),
+        lambda old, x: cache_lib.write(old, cache_lib.take(x, new), cache.end),
         cache.layers, part.layers)
     return hidden, cache.replace(layers=layers)
 

@@ -10,6 +10,7 @@ import functools
 from typing import Any
 
 from spec_cascades.models import gemma
+from spec_cascades.models import positions
 from spec_cascades.models import t5
 
 _gemma2 = functools.partial(
@@ -17,20 +18,20 @@ _gemma2 = functools.partial(
     attention_soft_cap=50., logit_soft_cap=30.)
 _gemma3 = functools.partial(
     gemma.GemmaConfig, post_norms=True, qk_norm=True, windows=(512,) * 5 + (0,),
-    rope=gemma.Rope(1_000_000.))
+    rope=positions.Rope(1_000_000.))
 # Those that also see images have longer contexts and 64 rows to spare.
 _gemma3_long = functools.partial(
     _gemma3, 262_208, windows=(1024,) * 5 + (0,),
-    rope=gemma.Rope(1_000_000., 8.))
+    rope=positions.Rope(1_000_000., 8.))
 _llama = functools.partial(
     gemma.GemmaConfig, mlp_activation='silu', norm_epsilon=1e-5, norm_offset=0.,
     scale_embedding=False, logits_via_embedding=False)
 _llama2 = functools.partial(_llama, 32_000, head_dim=128)
 _llama3 = functools.partial(_llama, 128_256, num_kv_heads=8, head_dim=128)
 _smollm2 = functools.partial(
-    _llama, 49_152, rope=gemma.Rope(100_000.), logits_via_embedding=True)
+    _llama, 49_152, rope=positions.Rope(100_000.), logits_via_embedding=True)
 _qwen = functools.partial(
-    _llama, norm_epsilon=1e-6, rope=gemma.Rope(1_000_000.))
+    _llama, norm_epsilon=1e-6, rope=positions.Rope(1_000_000.))
 _qwen2 = functools.partial(_qwen, qkv_bias=True, head_dim=128)
 _qwen3 = functools.partial(
     _qwen, 151_936, qk_norm=True, num_kv_heads=8, head_dim=128)
@@ -47,7 +48,7 @@ def _t5_1_1(vocab_size, width, heads, layers, mlp_dim):
 
 
 def _rope3(factor):
-  return gemma.Rope(500_000., factor, 8192)
+  return positions.Rope(500_000., factor, 8192)
 
 
 # Width, heads and layers (of each stack), and inner width of the MLP.
@@ -94,7 +95,8 @@ LLAMA = {
     'llama2_70b': _llama2(8192, 80, 64, 8, mlp_dim=28_672),
     **{f'llama{version}_{size}': _llama3(width, layers, heads, mlp_dim=mlp_dim,
                                          rope=rope)
-       for version, rope in (('3', gemma.Rope(500_000.)), ('3_1', _rope3(8.)))
+       for version, rope in (('3', positions.Rope(500_000.)),
+                             ('3_1', _rope3(8.)))
        for size, (width, layers, heads, mlp_dim) in _LLAMA3.items()},
     'llama3_3_70b': _llama3(8192, 80, 64, mlp_dim=28_672, rope=_rope3(8.)),
     'llama3_1_405b': _llama3(16_384, 126, 128, mlp_dim=53_248, rope=_rope3(8.)),
@@ -107,7 +109,7 @@ SMOLLM2 = {
     'smollm2_135m': _smollm2(576, 30, 9, 3, 64, 1536),
     'smollm2_360m': _smollm2(960, 32, 15, 5, 64, 2560),
     'smollm2_1_7b': _llama(49_152, 2048, 24, 32, 32, 64, 8192,
-                           rope=gemma.Rope(130_000.),
+                           rope=positions.Rope(130_000.),
                            logits_via_embedding=True),
 }
 # Sizes that versions 2 and 2.5 share. From 14B on the base models' epsilon is

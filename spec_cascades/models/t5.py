@@ -23,6 +23,7 @@ from spec_cascades import struct
 from spec_cascades import types
 from spec_cascades.models import layers
 from spec_cascades.models import packed
+from spec_cascades.models import positions
 from spec_cascades.models import segments
 
 SUBLAYERS = SELF, CROSS, MLP = 'self_attention', layers.CROSS_ATTENTION, 'mlp'
@@ -79,18 +80,22 @@ class Attention(nn.Module):
     cfg = self.config
     if memory is None and encoded is None:
       query, *block = self._project(x, ('query', 'key', 'value'))
-      memory = write(tuple(block))
+      memory = write(tuple(map(layers.slots_of, block)))
     elif x is None:
-      return None, tuple(self._project(encoded, ('key', 'value')))
+      return None, self._memory(encoded)
     else:
       query, = self._project(x, ('query',))
-      memory = memory or tuple(self._project(encoded, ('key', 'value')))
+      memory = memory or self._memory(encoded)
     drop = nn.Dropout(cfg.dropout_rate, broadcast_dims=(-2,))
     mixed = layers.attend(
         query, *memory, bias, mask,
         drop=functools.partial(drop, deterministic=deterministic))
     out = layers.Dense(cfg.emb_dim, ('joined_kv', 'embed'), name='out')(mixed)
     return out, memory
+
+  @nn.nowrap
+  def _memory(self, encoded):
+    return tuple(map(layers.slots_of, self._project(encoded, ('key', 'value'))))
 
   @nn.nowrap
   def _project(self, x, names):
@@ -176,7 +181,7 @@ class DecoderLayer(nn.Module):
     return x, own
 
   def memory(self, encoded):
-    """Cross-attention's keys and values of one prompt, each [B, I, H, D]."""
+    """Cross-attention's keys and values of one prompt, each [B, H, I, D]."""
     return None if CROSS in self.skipped else self.encoder_decoder_attention(
         None, None, None, encoded=encoded)[1]
 
@@ -187,7 +192,7 @@ class Encoder(nn.Module):
 
   def setup(self):
     cfg = self.config
-    self.relpos_bias = layers.RelativeBias(
+    self.relpos_bias = positions.RelativeBias(
         cfg.num_heads, cfg.relative_buckets, cfg.relative_max_distance,
         bidirectional=True)
     self.layers = [EncoderLayer(cfg) for _ in range(cfg.num_encoder_layers)]
@@ -213,7 +218,7 @@ class Decoder(nn.Module):
 
   def setup(self):
     cfg = self.config
-    self.relpos_bias = layers.RelativeBias(
+    self.relpos_bias = positions.RelativeBias(
         cfg.num_heads, cfg.relative_buckets, cfg.relative_max_distance,
         bidirectional=False)
     self.layers = [DecoderLayer(cfg, layers.of_layer(cfg.skipped, i))
@@ -386,7 +391,7 @@ class T5(packed.PackedModel):
                        'reads; got None.')
     cfg, b = self.config, len(prompt.inputs)
     memory = self.apply(params, prompt.inputs, method='memory')
-    shape = (b, capacity, cfg.num_heads, cfg.head_dim)
+    shape = (b, cfg.num_heads, capacity, cfg.head_dim)
     slots = jnp.zeros(shape, cfg.dtype)
     own = tuple(None if (i, SELF) in cfg.skipped else (slots, slots)
                 for i in range(cfg.num_decoder_layers))

@@ -176,7 +176,7 @@ def unrolled(lm: Any, params: Any, before: Float[Array, 'B N E'],
                             (len(tokens), len(i), (j + 1) * len(i)))
 
     def step(params, before, keys, mask=mask, j=j):
-      join = lambda *xs: jnp.concatenate(xs, 1)
+      join = lambda *xs: jnp.concatenate(xs, 2)              # [B, H, N, D]
       write = lambda block: jax.tree.map(join, keys, block) if j else block
       return lm.follow(params, before, tokens,
                        jnp.tile(apart, (1, j + 1))[None], mask, encoded, write)

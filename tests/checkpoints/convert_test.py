@@ -20,6 +20,7 @@ from spec_cascades.data import tokenizers
 from spec_cascades.data import words
 from spec_cascades.evaluation import examples, pairs
 from spec_cascades.models import gemma
+from spec_cascades.models import positions
 from tests import ggufs
 from tests.checkpoints import hubs
 from tests.models import tiny
@@ -92,7 +93,7 @@ def test_what_hugging_face_lacks_is_refused():
   tied = tiny.LMS['gemma2'].config
   for change, what in (
       (dict(windows=(3, 4)), 'one window'), (dict(post_norms=False), 'gemma'),
-      (dict(local_rope=gemma.Rope(7.)), 'local_rope='),
+      (dict(local_rope=positions.Rope(7.)), 'local_rope='),
       (dict(qkv_bias=True), 'has no qkv_bias=True'),
       (dict(norm_offset=0.), 'has no norm_offset=0.0')):
     with pytest.raises(ValueError, match=what):

@@ -9,7 +9,8 @@ from spec_cascades.drafters import specinfer, tree
 from spec_cascades.models import prefill
 from spec_cascades.warp import Warp, sample
 from tests.common import (
-    LEVEL, LM, P, Q, ROWS, SHARP, joint, keys, p_value, prompt, select, tally)
+    LEVEL, LM, P, Q, ROWS, SHARP, assert_same_slots, joint, keys, p_value,
+    prompt, select, tally)
 from tests.toys import PS, PS2, SMALL
 
 LOSSLESS, CHOW = targets.Lossless(), targets.Chow(.3)
@@ -100,10 +101,7 @@ def test_caches_equal_a_fresh_prefill_after_some_rounds():
   for cache, own in zip(state.drafter, (PS, PS2)):
     got, want = jax.device_get((cache, fresh(SMALL, own, read, 32)[1]))
     np.testing.assert_array_equal(got.length, want.length)
-    for row, size in enumerate(want.length):
-      for a, b in zip(jax.tree.leaves(got.layers),
-                      jax.tree.leaves(want.layers)):
-        np.testing.assert_allclose(a[row, :size], b[row, :size], atol=1e-4)
+    assert_same_slots(got, want)
   assert crossed
 
 

@@ -47,14 +47,14 @@ class Masked(cache_lib.Cache):
 def test_the_chunks_are_those_that_the_query_attends_to():
   """4 heads on 2 key heads; in NumPy, chunk by chunk."""
   rng = np.random.default_rng(1)
-  cached, query = rng.normal(size=(3, 23, 2, 4)), rng.normal(size=(3, 4, 4))
+  cached, query = rng.normal(size=(3, 2, 23, 4)), rng.normal(size=(3, 4, 4))
   lengths = np.array([22, 13, 3])
   got = partial.chosen((jnp.asarray(cached, jnp.float32), None),
                        jnp.asarray(query, jnp.float32), 5, 4, 3,
                        jnp.asarray(lengths))
   for row, length in enumerate(lengths):
     whole = max(length - 5, 0) // 4
-    means = [cached[row, 4 * i:4 * i + 4].mean(0) for i in range(whole)]
+    means = [cached[row, :, 4 * i:4 * i + 4].mean(1) for i in range(whole)]
     share = np.zeros(whole)
     for head in range(4):
       score = np.exp([query[row, head] @ mean[head // 2] for mean in means])

@@ -9,7 +9,8 @@ from spec_cascades.drafters import adaptive, chain, ngram, null, vertical
 from spec_cascades.models import prefill, toy
 from spec_cascades.warp import Warp
 from tests.common import (
-    LEVEL, LM, P, Q, ROWS, joint, keys, p_value, prompt, tally)
+    LEVEL, LM, P, Q, ROWS, assert_same_slots, joint, keys, p_value, prompt,
+    tally)
 from tests.toys import BIG, PB, PS, SMALL
 
 LOSSLESS, CHOW = targets.Lossless(), targets.Chow(.4)
@@ -28,11 +29,8 @@ INNER = dict(
 
 
 def same_slots(one, other):
-  """Of the committed tokens."""
   np.testing.assert_array_equal(one.length, other.length)
-  for a, b in zip(jax.tree.leaves(one.layers), jax.tree.leaves(other.layers)):
-    for row, n in enumerate(one.length):
-      np.testing.assert_allclose(a[row, :n], b[row, :n], atol=1e-5)
+  assert_same_slots(one, other, 1e-5)
 
 
 @RULES

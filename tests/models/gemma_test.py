@@ -9,7 +9,7 @@ import pytest
 
 from spec_cascades import types
 from spec_cascades.checkpoints import huggingface
-from spec_cascades.models import gemma, presets
+from spec_cascades.models import gemma, positions, presets
 from tests.models import tiny
 
 TOKENS = np.random.default_rng(0).integers(1, tiny.VOCAB, (2, 24))
@@ -164,18 +164,19 @@ def test_rotation_is_by_distance_only():
   key = jax.random.key(0)
   query, keys = jax.random.normal(key, (2, 1, 1, 1, 8))
   def score(rope, i, j):
-    turn = lambda x, at: gemma.rotate(x, rope.angles(jnp.array([[at]]), 8))
+    turn = lambda x, at: positions.rotate(x, rope.angles(jnp.array([[at]]), 8))
     return float((turn(query, i) * turn(keys, j)).sum())
 
-  for rope in (gemma.Rope(), gemma.Rope(1e6, 8.), gemma.Rope(5e5, 8., 16)):
+  for given in ((), (1e6, 8.), (5e5, 8., 16)):
+    rope = positions.Rope(*given)
     far, near = score(rope, 104, 100), score(rope, 9, 5)
     assert near == pytest.approx(far, abs=1e-4)
     assert abs(near - score(rope, 9, 8)) > 1e-2
 
 
 def test_llama3_scaling_keeps_fast_and_divides_slow_frequencies():
-  plain = gemma.Rope(5e5).frequencies(64)
-  scaled = gemma.Rope(5e5, 8., 8192).frequencies(64)
+  plain = positions.Rope(5e5).frequencies(64)
+  scaled = positions.Rope(5e5, 8., 8192).frequencies(64)
   np.testing.assert_allclose(scaled[:10], plain[:10])
   np.testing.assert_allclose(scaled[-10:], plain[-10:] / 8)
   assert np.all(np.diff(scaled) < 0)

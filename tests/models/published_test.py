@@ -7,8 +7,8 @@ config.json; what a family's models share follows.
 import pytest
 
 from spec_cascades.checkpoints import hub_writing
-from spec_cascades.models import gemma
 from spec_cascades.models import layers
+from spec_cascades.models import positions
 from spec_cascades.models import presets
 
 # Vocabulary, hidden and intermediate size; layers, heads, key/value heads, size
@@ -160,7 +160,7 @@ def test_a_decoder_is_the_published_one(name):
   assert config.qkv_bias == (family == 'qwen2')
   if family != 'gemma3':
     assert config.local_rope == (
-        config.rope if family == 'gemma2' else gemma.Rope())
+        config.rope if family == 'gemma2' else positions.Rope())
 
 
 @pytest.mark.parametrize('name', rows(T5S))

@@ -8,7 +8,7 @@ import pytest
 
 from spec_cascades import types
 from spec_cascades.checkpoints import huggingface
-from spec_cascades.models import layers, t5
+from spec_cascades.models import positions, t5
 from tests.models import tiny
 
 INPUTS = np.array(tiny.inputs_of(tiny.LMS['t5_1_1'], rows=3, width=9))
@@ -116,7 +116,7 @@ def test_tied_relu_model_has_one_wi_and_no_head():
 
 
 def test_relative_buckets():
-  bucket = lambda x, both: layers.relative_bucket(
+  bucket = lambda x, both: positions.relative_bucket(
       jnp.asarray(x), bidirectional=both, buckets=8, max_distance=16).tolist()
   # Four exact distances, then a logarithm up to 16; the future shares bucket 0.
   assert bucket([-3, 0, 1, 3, 4, 5, 6, 8, 11, 12, 99], False) == [

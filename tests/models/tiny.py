@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from spec_cascades.models import gemma, t5
+from spec_cascades.models import gemma, positions, t5
 
 VOCAB = 31
 _t5 = t5.T5Config(
@@ -30,9 +30,9 @@ LMS = dict(
         attention_soft_cap=3., logit_soft_cap=8., query_scale=.5)),
     gemma3=gemma.Gemma(dataclasses.replace(
         _gemma, num_layers=3, post_norms=True, qk_norm=True, windows=(3, 3, 0),
-        rope=gemma.Rope(1e6, 8.))),
+        rope=positions.Rope(1e6, 8.))),
     llama3=gemma.Gemma(dataclasses.replace(
-        _llama, rope=gemma.Rope(5e5, 8., 16))),
+        _llama, rope=positions.Rope(5e5, 8., 16))),
     qwen2=gemma.Gemma(dataclasses.replace(_llama, qkv_bias=True)))
 
 

@@ -87,11 +87,16 @@ def test_sweep_refuses(pair_dir, broken, tmp_path):
       (sweep('--gin.TOP_P=0.0'), 'top_p'), (sweep('--gin.SEED=-1'), 'seed=-1'),
       (sweep('--gin.EXAMPLES=0'), 'Got examples=0'),
       (sweep('--gin.BUCKETS=((6, 20),)'), 'add one to BUCKETS'),
-      (sweep('--gin.BUCKETS=7'), 'gin:'),
+      (sweep('--gin.BUCKETS=7'), 'Got the bucket 7; allowed: one or more'),
+      (sweep('--gin.BUCKETS=()'), 'Got the bucket (); allowed: one or more'),
+      (sweep('--gin.BUCKETS=(48, 72)'), 'Got the bucket 48; allowed'),
+      (sweep('--gin.TOP_P=most'), "top_p='most'; allowed: a number"),
+      (sweep('--gin.sweep.Sweep.verifier=5'), 'verifier=5; allowed: a path'),
       (sweep(verifier='nowhere'), 'No checkpoint at'),
       (sweep(verifier=broken), 'cut off'),
       (['--gin_file=gin/sweeps/decoder_only.gin'], 'VERIFIER must be set'),
-      (sweep(out=foreign), 'results.jsonl, line 1')])
+      (sweep(out=foreign), 'results.jsonl, line 1'),
+      (sweep(out=foreign / 'results.jsonl'), 'results.jsonl is no directory')])
   assert not out.exists()
   assert [p.name for p in foreign.iterdir()] == ['results.jsonl']
   assert (foreign / 'results.jsonl').read_text() == '{"schema": 1}\n'
@@ -100,6 +105,7 @@ def test_sweep_refuses(pair_dir, broken, tmp_path):
 def test_decode_refuses(pair_dir, broken, tmp_path):
   empty = tmp_path / 'empty.txt'
   empty.write_text('\n  \n')
+  (tmp_path / 'latin.txt').write_bytes(b'caf\xe9')
 
   def decode(*extra, text='Hello.', verifier='verifier'):
     return [text, '--verifier', str(pair_dir / verifier), '--drafter_dir',
@@ -108,7 +114,9 @@ def test_decode_refuses(pair_dir, broken, tmp_path):
   check('decode', [
       (decode(text=' '), 'The input is empty'),
       (['--file', str(empty)], 'The input is empty'),
-      (['--file', str(tmp_path / 'none')], 'none'),
+      (['--file', str(tmp_path / 'none')], 'none; give one with a text on'),
+      (['--file', str(tmp_path)], 'No file at'),
+      (['--file', str(tmp_path / 'latin.txt')], 'latin.txt is not UTF-8; give'),
       (decode('--file', str(empty)), 'give one of them'),
       (decode('--rule', 'Magic'), "'Magic'; allowed: Lossless"),
       (decode('--rule', 'Chow', '--alpha', '4'), 'alpha of Chow is 4.0'),

@@ -54,6 +54,21 @@ def test_files_parse_and_say_what_they_do(path, within_t5x):
     assert word in head, word
 
 
+@pytest.mark.parametrize('path', [
+    path for path in FILES
+    if re.search(r'^sweep\.Sweep\.curves', path.read_text(), re.MULTILINE)],
+                         ids=lambda p: p.stem)
+def test_sweeps_have_points(path):
+  """Every rule takes its thresholds, and its drafter has what it reads."""
+  required = re.findall(r'^(\w+) = %gin\.REQUIRED', path.read_text(),
+                        re.MULTILINE)
+  _cli.configure([str(path)], [f"{name} = 'x'" for name in required])
+  made = _cli.call(sweep_lib.Sweep)
+  grid = points.expand(made.curves, gamma=made.gamma, top_p=made.top_p,
+                       top_k=made.top_k)
+  assert len(grid) > 2 and made.output_dir.startswith('runs/')
+
+
 @pytest.mark.parametrize('name', ['debian', 'debian_synopsis'])
 def test_the_debian_sweeps_have_120_points(name):
   (files, bindings), = sweep.several(ROOT / 'configs' / f'{name}.py')

@@ -85,7 +85,6 @@ def test_benchmark_refuses(tmp_path):
       (['rules', '--output', str(tmp_path / 'x')], 'with steps'),
       (['rules', '--rate', '2'], 'a rate in [0, 1]'),
       (['rules', '--gamma', '0'], '--gamma 0'),
-      (['peers', '--dims', 'shipped'], 'allowed: small, large'),
       (['rules', '--weights', str(tmp_path)], 'allowed: peers, and a path'),
       (['peers', '--weights', str(tmp_path / 'no')], 'a path that exists'),
       (['bf16', '--gammas', '0'], 'gammas from 1')])

@@ -1,0 +1,60 @@
+"""Times of compiled steps by a roofline, and what follows from them."""
+from __future__ import annotations
+
+import dataclasses
+from typing import Sequence
+
+import numpy as np
+
+from spec_cascades import theory
+from spec_cascades.evaluation import chips
+from spec_cascades.evaluation import tpu
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+  """Seconds of steps by a roofline, and what they say about drafting."""
+  times: theory.StepTimes
+
+  @property
+  def cost(self) -> float:
+    """c: a drafter step over the verifier's on one token."""
+    return self.times.drafter / self.times.block(1)
+
+  def flatness(self, width: int) -> float:
+    """A block of `width` tokens over one token."""
+    return self.times.block(width) / self.times.block(1)
+
+  def plan(self, rates: Sequence[float], *, uses_q: bool,
+           max_gamma: int = 16) -> theory.Plan:
+    """The best draft length and its speed-up, prompts left out.
+
+    Args:
+      rates: One, i.i.d., or those by position of a round.
+      uses_q: Whether the rule reads q at the last node.
+      max_gamma: The longest draft to try.
+    """
+    given = dict(rate=rates[0]) if len(rates) == 1 else dict(
+        rates=np.asarray(rates))
+    return theory.plan(
+        {'rule': dict(uses_q=uses_q, **given)},
+        dict(verifier=self.times.verifier, drafter=self.times.drafter),
+        max_gamma)[0]
+
+
+def estimate(drafter: tpu.Compiled, blocks: dict[int, tpu.Compiled],
+             chip: chips.Chip, hop: float = chips.HOP) -> Estimate:
+  """Times of the steps that fit."""
+  return Estimate(theory.StepTimes(
+      {width: x.work.seconds(chip, hop) for width, x in blocks.items()},
+      drafter.work.seconds(chip, hop)))
+
+
+def passes(step: tpu.Compiled, chip: chips.Chip) -> float:
+  """Seconds of a step that goes over its arrays many times.
+
+  Every pass counts: bytes are the compiler's own count, and so include what
+  stays on the chip.
+  """
+  work = step.work
+  return dataclasses.replace(work, nbytes=step.counted).seconds(chip)
