@@ -20,7 +20,7 @@ def main(args: Sequence[str]) -> None:
   flags = _cli.text_parser(__doc__).parse_args(args)
   texts = _cli.texts(flags, 'target', 'train')
   # pylint: disable=g-import-not-at-top
-  from spec_cascades.drafters import retrieval
+  from spec_cascades.drafters import suffixes
   from spec_cascades.evaluation import datastores
   from spec_cascades.evaluation import pairs
   given = {} if flags.verifier is None else dict(verifier=flags.verifier)
@@ -29,7 +29,7 @@ def main(args: Sequence[str]) -> None:
   start = (0,) if pairs.encodes(pair.verifier.lm) else ()
   tokens = datastores.joined(
       ((*words.bare(text), words.ends[0]) for text in texts), start)
-  store = retrieval.index(tokens)
+  store = suffixes.index(tokens)
   place = datastores.write(flags.output, store, pair.vocabulary_sha256,
                            flags.corpora or pathlib.Path(flags.file).name)
   size = sum(x.stat().st_size for x in place.glob('*.npy')) / 1e6

@@ -46,11 +46,11 @@ def main(args: Sequence[str]) -> None:
   """Prints a tree for each point, and saves it."""
   flags, bindings = _flags(args)
   # pylint: disable=g-import-not-at-top
-  from spec_cascades.drafters import sequoia
   from spec_cascades.evaluation import costs as costs_lib
   from spec_cascades.evaluation import forced
   from spec_cascades.evaluation import points
   from spec_cascades.evaluation import rules
+  from spec_cascades.evaluation import sequoia
   from spec_cascades.evaluation import shapes
   from spec_cascades.evaluation import sweep
   import tqdm

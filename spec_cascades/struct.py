@@ -40,3 +40,11 @@ def dataclass(cls: type[T]) -> type[T]:
       lambda x: (get(x, leaves), get(x, static)))
   cls.replace = dataclasses.replace
   return cls
+
+
+class Fixed:
+  """For rules, verifiers and drafters without numbers to validate."""
+
+  def validate(self, batch: int | None = None) -> None:
+    """Accepts; there are no numbers."""
+    del batch

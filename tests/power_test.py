@@ -26,7 +26,7 @@ TOKEN = targets.TokenV1(.3)
 
 
 @struct.dataclass
-class Chainwise(verify.Fixed):
+class Chainwise(struct.Fixed):
   """Algorithm 4 on chains, with places to break it."""
   lenience: float = 1.0
   residual_of: str = struct.field(pytree_node=False, default='pi')

@@ -10,6 +10,7 @@ from spec_cascades import check
 from spec_cascades import struct
 from spec_cascades import types
 from spec_cascades.drafters.chain import Chain
+from spec_cascades.drafters.line import Around
 
 
 @struct.dataclass
@@ -21,7 +22,7 @@ class Record:
 
 
 @struct.dataclass
-class Adaptive:
+class Adaptive(Around):
   """A chain of the length g <= gamma that pays most at the row's acceptance.
 
   The rate is a = accepted / judged, of the row's rounds so far; g maximises
@@ -45,11 +46,6 @@ class Adaptive:
   weight: float | Float[Array, '*B'] = 2.0
   memory: float | Float[Array, '*B'] = 0.9
 
-  @property
-  def num_nodes(self) -> int:
-    """The root and the drafts."""
-    return self.chain.num_nodes
-
   def validate(self, batch: int | None = None) -> None:
     """Raises ValueError for numbers outside their domains; host only."""
     self.chain.validate(batch)
@@ -60,10 +56,6 @@ class Adaptive:
         ('memory', 1, 'It is a share; 1 forgets nothing.')):
       check.interval(f'{name} of Adaptive', getattr(self, name), 0, high,
                      batch=batch, hint=hint)
-
-  def lagging(self, tokens: int) -> Adaptive:
-    """The same for a cache that may lack the last committed tokens."""
-    return self.replace(chain=self.chain.lagging(tokens))
 
   def init(self, params: Any, prompt: types.Prompt, hidden: Any,
            capacity: int) -> Record:
@@ -83,8 +75,7 @@ class Adaptive:
               feedback: types.Feedback) -> Record:
     """Counts what was accepted."""
     count = feedback.verdict.count
-    drafted = (feedback.draft.tree.parents >= 0).sum(-1, dtype=jnp.int32)
-    tried = jnp.minimum(count + 1, drafted)
+    tried = jnp.minimum(count + 1, feedback.draft.tree.num_drafts)
     live = lambda new, old: jnp.where(feedback.live, new, old)
     return Record(
         self.chain.observe(params, state.cache, feedback),

@@ -11,8 +11,18 @@ from spec_cascades import types
 from spec_cascades.models import prefill
 
 
-class Cached:
-  """Reads prompts and keeps what was accepted; `propose` is left to write."""
+class Keeping:
+  """Keeps what was accepted, in every cache of the state."""
+
+  def observe(self, params: Any, state: Any, feedback: types.Feedback) -> Any:
+    """Keeps the key/values of the drafts that were accepted."""
+    del params
+    return of_caches(lambda cache: cache.accept(
+        feedback.draft, feedback.verdict, feedback.live), state)
+
+
+class Cached(Keeping):
+  """Reads prompts with `lm`, too; `propose` is left to write."""
 
   def init(self, params: Any, prompt: types.Prompt, hidden: Any,
            capacity: int) -> Any:
@@ -20,11 +30,6 @@ class Cached:
     del hidden
     check.own_params(self, params)
     return prefill.prefill(self.lm, params, prompt, capacity)[1]
-
-  def observe(self, params: Any, state: Any, feedback: types.Feedback) -> Any:
-    """Keeps the key/values of the drafts that were accepted."""
-    del params
-    return state.accept(feedback.draft, feedback.verdict, feedback.live)
 
 
 def of_caches(change: Callable[[Any], Any], tree: Any) -> Any:

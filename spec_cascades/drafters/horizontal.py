@@ -10,6 +10,7 @@ from jaxtyping import Array, Int, Key
 from spec_cascades import check
 from spec_cascades import struct
 from spec_cascades import types
+from spec_cascades.drafters import parts
 from spec_cascades.drafters.cached import of_caches
 
 
@@ -67,9 +68,9 @@ class Horizontal:
         prompt and tokens to go on behind another one.
     """
     check.own_params(self, params)
-    for part in (self.first, self.second):
-      if not hasattr(part, 'lagging'):
-        raise ValueError(f'Horizontal got {type(part).__name__}; allowed: '
+    for drafter in (self.first, self.second):
+      if not hasattr(drafter, 'lagging'):
+        raise ValueError(f'Horizontal got {type(drafter).__name__}; allowed: '
                          'drafters of chains that need tokens alone, such as '
                          'Chain, Vertical and NGram.')
     zero = jnp.zeros_like(prompt.prefix_lengths)
@@ -86,85 +87,27 @@ class Horizontal:
     one, first = self.first.lagging(m - 1).propose(
         params[0], state.first, ctx.replace(tokens=tokens, leaf_q=False),
         keys[0])
-    self._check(one, ctx)
-    own = _count(one)
+    parts.check(one, ctx)
+    own = one.tree.num_drafts
     behind = ctx.replace(
-        tokens=_put(tokens, one.tree.tokens, ctx.lengths - 1),
+        tokens=parts.put(tokens, one.tree.tokens, ctx.lengths - 1),
         lengths=ctx.lengths + own, target_cache=None)
     ahead = of_caches(lambda cache: cache.truncate(behind.lengths - 1),
                       state.second)
     two, second = self.second.lagging(n - 1).propose(
         params[1], ahead, behind, keys[1])
-    self._check(two, ctx)
-    join = lambda a, b: _put(
-        jnp.pad(a, ((0, 0), (0, m - 1)) + ((0, 0),) * (a.ndim - 2)), b, own)
-    q, known = None, one.prediction or two.prediction
-    if known is not None:
-      size = known.probs.shape[-1]
-      q = jax.tree.map(join, _law(one, size), _law(two, size))
-    nodes = types.chain(join(one.tree.tokens, two.tree.tokens),
-                        own + _count(two))
-    draft = types.Draft(nodes, q, one.calls + two.calls,
-                        'deterministic' if q is None else 'sampled', n + m - 2,
-                        full=one.full and two.full)
-    return draft, Parts(first, second, ctx.lengths, own)
+    parts.check(two, ctx)
+    return parts.joined(one, two), Parts(first, second, ctx.lengths, own)
 
   def observe(self, params: Any, state: Parts,
               feedback: types.Feedback) -> Parts:
     """Each learns what became of its part; caches are as long as the text."""
     own, count = state.own, feedback.verdict.count
-    first = self.first.observe(params[0], state.first, _part(
+    first = self.first.observe(params[0], state.first, parts.part(
         feedback, jnp.zeros_like(own), own, self.first.num_nodes))
-    second = self.second.observe(params[1], state.second, _part(
-        feedback, own, _count(feedback.draft) - own, self.second.num_nodes))
+    second = self.second.observe(params[1], state.second, parts.part(
+        feedback, own, feedback.draft.tree.num_drafts - own,
+        self.second.num_nodes))
     length = state.lengths + jnp.where(feedback.live, count, -1)
     fit = lambda cache: cache.truncate(length)
     return Parts(*of_caches(fit, (first, second)), state.lengths, own)
-
-  def _check(self, draft, ctx):
-    """Refuses what is no chain, and point masses under rules that read q."""
-    if not draft.is_chain or draft.law not in ('sampled', 'deterministic'):
-      raise ValueError(f'Horizontal got {draft.law!r} drafts, chain='
-                       f'{draft.is_chain}; allowed: chains, sampled or '
-                       'deterministic. Use other drafters.')
-    if ctx.leaf_q and draft.law == 'deterministic':
-      raise ValueError('Horizontal has no q of deterministic drafts; allowed: '
-                       'rules that ignore q, such as Lossless, or drafters '
-                       'with q, such as chains of Counts.')
-
-
-def _part(feedback, start, last, nodes):
-  """Feedback on the `last` drafts behind node `start`; of chains."""
-  cut = jax.vmap(lambda x, i: jax.lax.dynamic_slice_in_dim(x, i, nodes))
-  part = lambda tree: jax.tree.map(lambda x: cut(x, start), tree)
-  draft, verdict = feedback.draft, feedback.verdict
-  tokens, reached = part(draft.tree.tokens), verdict.count - start
-  count = jnp.clip(reached, 0, last)
-  follows = types.pick(tokens, jnp.minimum(count + 1, nodes - 1))
-  return types.Feedback(
-      draft.replace(tree=types.chain(tokens, last), max_depth=nodes - 1,
-                    prediction=part(draft.prediction)),
-      part(feedback.hidden), part(feedback.logits),
-      types.Verdict(verdict.path[:, :nodes], count, jnp.where(
-          count < reached, follows, verdict.next_token)),
-      feedback.live & (reached >= 0))
-
-
-def _law(draft, size):
-  """q at each node of a chain; of a deterministic one the next token's mass."""
-  if draft.law == 'sampled':
-    return draft.prediction
-  child = jnp.roll(draft.tree.parents, -1, 1) >= 0     # the root comes last: -1
-  mass = jax.nn.one_hot(jnp.roll(draft.tree.tokens, -1, 1), size)
-  mass = jnp.where(child[..., None], mass, 0)
-  return types.Prediction(
-      jnp.where(child[..., None], jnp.log(mass), 0), mass)
-
-
-def _count(draft):
-  return (draft.tree.parents >= 0).sum(1, dtype=jnp.int32)
-
-
-def _put(rows, new, start):
-  return jax.vmap(lambda row, x, i: jax.lax.dynamic_update_slice_in_dim(
-      row, x, i, 0))(rows, new, start)

@@ -8,7 +8,7 @@ from jaxtyping import Array, Key
 from spec_cascades import struct
 from spec_cascades import types
 from spec_cascades.drafters import medusa
-from spec_cascades.drafters.eagle import Follower, Following
+from spec_cascades.drafters.follower import Follower, Following
 
 
 @struct.dataclass
@@ -52,11 +52,6 @@ class HydraPlus(Follower):
   def max_depth(self) -> int:
     """Of a draft."""
     return len(self.paths[-1])
-
-  @property
-  def spare(self) -> int:
-    """Slots that a round needs beyond those of its nodes."""
-    return 0
 
   def propose(self, params: Any, state: Following, ctx: types.Context,
               keys: Key[Array, 'B']) -> tuple[types.Draft, Any]:

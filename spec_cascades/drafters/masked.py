@@ -60,7 +60,7 @@ class PaSS(Line, Reading):
     length: Tokens of a draft, at most one more than there are masks; with rules
       that read q, as many.
 
-  Reference: Monea et al. (2023), Alg. 1, https://arxiv.org/abs/2311.13581
+  Reference: Monea et al. (2023), https://arxiv.org/abs/2311.13581
   """
   masks: Any = struct.field(pytree_node=False)
   length: int = struct.field(pytree_node=False)

@@ -15,7 +15,7 @@ from spec_cascades.drafters import paths as paths_lib
 
 
 @struct.dataclass
-class Medusa:
+class Medusa(struct.Fixed):
   """Drafts a static tree: head k's best tokens are the nodes at depth k.
 
   The heads read the state that the root was predicted from, which the verifier
@@ -51,14 +51,9 @@ class Medusa:
     """The root and the drafts."""
     return 1 + len(self.paths)
 
-  def validate(self, batch: int | None = None) -> None:
-    """Accepts; there are no numbers."""
-    del batch
-
   def init(self, params: Any, prompt: types.Prompt, hidden: Any,
            capacity: int) -> Float[Array, 'B E']:
-    """The state that each root was predicted from; zeros where there is none.
-    """
+    """The state that each root was predicted from; zeros without one."""
     del capacity
     check.own_params(self, params)
     if self.heads.heads.prefix is not None:

@@ -17,7 +17,7 @@ from spec_cascades.drafters.lookahead import Lookahead
 
 
 @struct.dataclass
-class Ouroboros(Line):
+class Ouroboros(Line, struct.Fixed):
   """A small model drafts phrase by phrase; phrases go on where it ends.
 
   The model decodes gamma tokens by lookahead, losslessly, so that they have the
@@ -34,7 +34,7 @@ class Ouroboros(Line):
     lm: The small model.
     phrases: Drafts for it and has the pool; `guesses` are also the phrases
       behind a draft. Parameters are a pair: the model's, and the n-grams that
-      the pool begins with or None, see `lookahead.commonest`.
+      the pool begins with or None, see `phrases.commonest`.
     length: Tokens that the model drafts, gamma; at least `order` - 2.
 
   Reference: Zhao et al. (2024), https://arxiv.org/abs/2402.13720
@@ -56,10 +56,6 @@ class Ouroboros(Line):
     """The root, the drafts of the model, and the phrases behind them."""
     return 1 + self.length + self.phrases.guesses * (self.phrases.order - 1)
 
-  def validate(self, batch: int | None = None) -> None:
-    """Accepts; there are no numbers."""
-    self.phrases.validate(batch)
-
   @property
   def _line(self) -> vertical.Vertical:
     return vertical.Vertical(self.lm, self.phrases, self.length)
@@ -73,20 +69,21 @@ class Ouroboros(Line):
               keys: Key[Array, 'B']) -> tuple[types.Draft, vertical.Levels]:
     """A chain and phrases behind it, their laws, and q at every node."""
     made, state = self._line.propose(params, state, ctx, keys)
-    steps, last = self.phrases.order - 1, made.tree.tokens[:, -1]
-    grams, found = jax.vmap(self.phrases.after)(state.inner, last)
-    tail = types.branches(last, grams, found * steps,
-                          self.num_nodes - self.length)
+    last = made.tree.tokens[:, -1]
+    tail = types.branches(
+        last, *state.inner.ring.after(last, self.phrases.guesses),
+        self.num_nodes - self.length)
     # The cache has the chain; what branches off its end goes behind it.
     cache = state.cache.truncate(ctx.lengths + self.length)
-    hidden, cache = self.lm.extend(params[0], cache, _without_root(tail))
+    hidden, cache = self.lm.extend(params[0], cache, types.tail_of(tail))
     q = jax.tree.map(lambda a, b: jnp.concatenate([a, b], 1), made.prediction,
                      ctx.warp(self.lm.head(params[0], hidden)))
     masses = jax.nn.one_hot(tail.tokens, q.probs.shape[-1])
     laws = jnp.concatenate([masses[:, :1], made.prediction.probs[:, :-1],
                             masses[:, 1:]], 1)      # the root's is never read
-    draft = types.Draft(_joined(made.tree, tail), q, made.calls + 1, 'given',
-                        self.length + steps, full=False, laws=laws)
+    draft = types.Draft(
+        types.joined(made.tree, tail), q, made.calls + 1, 'given',
+        self.length + self.phrases.order - 1, full=False, laws=laws)
     return draft, state.replace(cache=cache.truncate(state.cache.length))
 
   def observe(self, params: Any, state: vertical.Levels,
@@ -102,25 +99,4 @@ class Ouroboros(Line):
                              best[:, line]], 2)
     return vertical.Levels(
         state.cache.accept(draft, feedback.verdict, live),
-        self.phrases.filed(state.inner, grams, live))
-
-
-def _without_root(nodes):
-  """Nodes 1 to N - 1, as they go behind a cache that has node 0."""
-  return types.TokenTree(nodes.tokens[:, 1:],
-                         jnp.maximum(nodes.parents[:, 1:] - 1, -1),
-                         jnp.maximum(nodes.depth[:, 1:] - 1, 0),
-                         nodes.mask[:, 1:, 1:])
-
-
-def _joined(line, tail):
-  """A chain, and behind its last node the nodes of a tree with that root."""
-  end = line.tokens.shape[1] - 1
-  add = lambda a, b: jnp.concatenate([a, b[:, 1:]], 1)
-  up = jnp.where(tail.parents < 0, -1, tail.parents + end)
-  top = jnp.pad(line.mask, ((0, 0), (0, 0), (0, tail.tokens.shape[1] - 1)))
-  sees = jnp.ones((*tail.mask[:, 1:].shape[:2], end), bool)
-  return types.TokenTree(
-      add(line.tokens, tail.tokens), add(line.parents, up),
-      add(line.depth, tail.depth + end),
-      jnp.concatenate([top, jnp.concatenate([sees, tail.mask[:, 1:]], 2)], 1))
+        state.inner.replace(ring=state.inner.ring.filed(grams, live)))

@@ -1,35 +1,27 @@
 """REST: what a datastore has behind the longest suffix of the text."""
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int, Key
-import numpy as np
+from jaxtyping import Array, Key
 
 from spec_cascades import check
 from spec_cascades import struct
 from spec_cascades import types
+from spec_cascades.drafters import suffixes
 from spec_cascades.drafters.stateless import Reading
-
-
-@struct.dataclass
-class Datastore:
-  """A text of M tokens, and where its suffixes start, in dictionary order."""
-  tokens: Int[Array, 'M']
-  order: Int[Array, 'M']
 
 
 @struct.dataclass
 class Retrieval(Reading):
   """Drafts the commonest continuations of the text's longest known suffix.
 
-  Looks up the last `order` tokens in a `Datastore`, then one less, until they
+  Looks up the last `order` tokens in a datastore, then one less, until they
   occur; reads up to `samples` of the places, at even distances in the order of
   what follows, and drafts the `nodes` - 1 beginnings that most of them share.
-  Its parameters are the datastore.
+  Its parameters are a `suffixes.Datastore`.
 
   Attributes:
     length: Tokens behind a place, the depth of the tree.
@@ -57,7 +49,7 @@ class Retrieval(Reading):
     """The root and the drafts."""
     return self.nodes
 
-  def propose(self, params: Datastore, state: Any, ctx: types.Context,
+  def propose(self, params: suffixes.Datastore, state: Any, ctx: types.Context,
               keys: Key[Array, 'B']) -> tuple[types.Draft, Any]:
     """A tree of deterministic drafts; the root alone where nothing is known."""
     del keys
@@ -73,7 +65,7 @@ class Retrieval(Reading):
     last = text[jnp.maximum(length - most, 0) + jnp.arange(most)]
     known = jnp.minimum(length, most)
     last = jnp.roll(last, most - known)       # a short text is at the end, too
-    look = jax.vmap(_range, (None, None, 0))
+    look = jax.vmap(suffixes.places, (None, None, 0))
     counts = jnp.arange(1, most + 1)
     start, stop = look(store, last, counts)
     found = (stop > start) & (counts <= known)
@@ -87,57 +79,3 @@ class Retrieval(Reading):
         at[:, None] + jnp.arange(self.length)[None], size - 1)]
     left = jnp.clip(size - at, 0, self.length)
     return tokens, jnp.where(i < jnp.minimum(many, self.samples), left, 0)
-
-
-def _range(store, last, count):
-  """Where in the order the suffixes that begin with `last[-count:]` are."""
-  size, most = len(store.tokens), len(last)
-  offset = jnp.arange(most) - (most - count)    # of last[j] in the suffix
-
-  def before(place, equal):
-    """Whether the suffix there comes before; or before or equal."""
-    at = store.order[place] + offset
-    there = store.tokens[jnp.clip(at, 0, size - 1)]
-    # What ends comes before what goes on.
-    sign = jnp.where(at >= size, -1, jnp.sign(there - last))
-    sign = jnp.where(offset < 0, 0, sign)
-    differs = sign != 0
-    first = sign[jnp.argmax(differs)]
-    return (differs.any() & (first < 0)) | (equal & ~differs.any())
-
-  def bound(equal):
-    def halve(_, ends):
-      low, high = ends
-      middle = (low + high) // 2
-      less = before(jnp.minimum(middle, size - 1), equal) & (middle < high)
-      return jnp.where(less, middle + 1, low), jnp.where(less, high, middle)
-    ends = jnp.int32(0), jnp.int32(size)
-    return jax.lax.fori_loop(0, math.ceil(math.log2(size + 1)), halve, ends)[0]
-
-  return bound(False), bound(True)
-
-
-def index(tokens: np.ndarray) -> Datastore:
-  """The datastore of a text, on the host: O(M log M) steps of numpy a doubling.
-
-  Args:
-    tokens: Token ids [M], at least one.
-
-  Raises:
-    ValueError: It is empty, or no row of whole numbers.
-  """
-  tokens = np.asarray(tokens)
-  if tokens.ndim != 1 or not len(tokens) or tokens.dtype.kind not in 'iu':
-    raise ValueError(f'A datastore of shape {tokens.shape} and '
-                     f'{tokens.dtype}; allowed: one row of token ids.')
-  rank, reach = np.unique(tokens, return_inverse=True)[1].astype(np.int64), 1
-  while True:
-    behind = np.full_like(rank, -1)
-    behind[:-reach] = rank[reach:] if reach < len(rank) else []
-    key = rank * (len(rank) + 1) + behind + 1
-    order = np.argsort(key, kind='stable')
-    rank = np.empty_like(rank)
-    rank[order] = np.cumsum(np.append(0, np.diff(key[order]) > 0))
-    if rank.max() == len(rank) - 1 or reach >= len(rank):
-      return Datastore(*(jnp.asarray(x, jnp.int32) for x in (tokens, order)))
-    reach *= 2

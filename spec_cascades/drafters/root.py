@@ -12,14 +12,10 @@ from spec_cascades.drafters.cached import Cached
 
 
 @struct.dataclass
-class Root(Cached):
+class Root(struct.Fixed, Cached):
   """Proposes nothing, but has q at the root: one step of q a token."""
   lm: Any = struct.field(pytree_node=False)
   num_nodes: ClassVar[int] = 1
-
-  def validate(self, batch: int | None = None) -> None:
-    """Accepts; there are no numbers."""
-    del batch
 
   def propose(self, params: Any, state: Any, ctx: types.Context,
               keys: Key[Array, 'B']) -> tuple[types.Draft, Any]:

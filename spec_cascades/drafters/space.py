@@ -23,7 +23,7 @@ class Guessed:
 
 
 @struct.dataclass
-class Space(Line):
+class Space(Line, struct.Fixed):
   """Draws from masks that stood behind the last accepted candidate.
 
   The verifying pass also reads a group of K masks behind the root and behind
@@ -44,7 +44,7 @@ class Space(Line):
       packs.
     length: Tokens of a draft, at most as many as there are masks.
 
-  Reference: Yi et al. (2024), sec. 3, https://arxiv.org/abs/2402.11809
+  Reference: Yi et al. (2024), https://arxiv.org/abs/2402.11809
   """
   masks: Any = struct.field(pytree_node=False)
   length: int = struct.field(pytree_node=False)
@@ -62,10 +62,6 @@ class Space(Line):
   def num_nodes(self) -> int:
     """The root and the drafts, and the masks behind each."""
     return (self.length + 1) * (1 + self.count)
-
-  def validate(self, batch: int | None = None) -> None:
-    """Accepts; there are no numbers."""
-    del batch
 
   def init(self, params: Any, prompt: types.Prompt, hidden: Any,
            capacity: int) -> Guessed:

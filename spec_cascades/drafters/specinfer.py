@@ -10,12 +10,13 @@ from jaxtyping import Array, Key
 from spec_cascades import check
 from spec_cascades import struct
 from spec_cascades import types
-from spec_cascades.drafters import tree
+from spec_cascades.drafters import levels
+from spec_cascades.drafters.cached import Keeping
 from spec_cascades.models import prefill
 
 
 @struct.dataclass
-class SpecInfer:
+class SpecInfer(struct.Fixed, Keeping):
   """Each of several small models draws its tree; equal paths become one.
 
   A node is drawn from its own model, whose law goes with it ('given' drafts).
@@ -43,32 +44,17 @@ class SpecInfer:
                        f'{len(self.trees)} trees; allowed: a tree for each.')
     for parents in self.trees:
       check.tree(parents)
-    if self.law not in ('sampled', 'distinct'):
-      raise ValueError(f"The law {self.law!r} of SpecInfer; allowed: 'sampled' "
-                       "or 'distinct'.")
+    levels.check_law(self)
 
   @property
   def nodes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Parents and models of all nodes, by level; of a level, by model."""
-    depths = [types.depths(parents) for parents in self.trees]
-    parents, models, places = [-1], [-1], [{0: 0} for _ in self.trees]
-    for level in range(1, 1 + max(map(max, depths))):
-      for model, own in enumerate(self.trees):
-        for node, up in enumerate(own):
-          if depths[model][node] == level:
-            places[model][node] = len(parents)
-            parents.append(places[model][up])
-            models.append(model)
-    return tuple(parents), tuple(models)
+    return levels.together(self.trees)
 
   @property
   def num_nodes(self) -> int:
     """The root and all drafts."""
     return 1 + sum(len(parents) - 1 for parents in self.trees)
-
-  def validate(self, batch: int | None = None) -> None:
-    """Accepts; there are no numbers."""
-    del batch
 
   def init(self, params: Any, prompt: types.Prompt, hidden: Any,
            capacity: int) -> Any:
@@ -90,7 +76,9 @@ class SpecInfer:
       block = types.head_of(types.tree(tokens, parents),
                             sum(d <= level for d in depth))
       for model, own in reversed(list(enumerate(params))):
-        q, caches[model] = self._read(model, own, caches[model], block, ctx)
+        lm = self.lms[model]
+        hidden, caches[model] = levels.read(lm, own, caches[model], ctx, block)
+        q = ctx.warp(lm.head(own, hidden))
         draw = jax.vmap(lambda *row, model=model, level=level: self._children(
             *row, model, level + 1))
         tokens, laws = draw(tokens, laws, q, keys)
@@ -101,28 +89,12 @@ class SpecInfer:
         types.merged(types.tree(tokens, parents)), jax.tree.map(pad, q), calls,
         'given', depth[-1], laws=laws), tuple(caches)
 
-  def _read(self, model, params, cache, block, ctx):
-    """A model's q at the nodes of a block."""
-    lm = self.lms[model]
-    if block.tokens.shape[1] == 1 and not ctx.leaf_q:
-      hidden, read = prefill.reread(lm, params, cache, ctx.tokens)
-      hidden, cache = hidden[:, None], read.truncate(cache.length)
-    else:
-      hidden, cache = lm.extend(params, cache, block)
-    return ctx.warp(lm.head(params, hidden)), cache
-
   def _children(self, tokens, laws, q, key, model, level):
     """Draws what a model has at a level; one sequence."""
     parents, models = self.nodes
     depth = types.depths(parents)
     own = {node: up for node, up in enumerate(parents)
            if depth[node] == level and models[node] == model}
-    for node, token, law in tree.drawn(q, key, own, self.law):
+    for node, token, law in levels.drawn(q, key, own, self.law):
       tokens, laws = tokens.at[node].set(token), laws.at[node].set(law)
     return tokens, laws
-
-  def observe(self, params: Any, state: Any, feedback: types.Feedback) -> Any:
-    """Each model keeps the key/values of the drafts that were accepted."""
-    del params
-    return tuple(cache.accept(feedback.draft, feedback.verdict, feedback.live)
-                 for cache in state)

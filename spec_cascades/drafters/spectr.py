@@ -13,7 +13,7 @@ from spec_cascades.drafters.cached import Cached
 
 
 @struct.dataclass
-class SpecTr(Cached):
+class SpecTr(struct.Fixed, Cached):
   """Draws k = `chains` i.i.d. chains of gamma = `length` tokens from the root.
 
   Chains that begin alike are one path, and what they draw next are the i.i.d.
@@ -53,10 +53,6 @@ class SpecTr(Cached):
   def num_nodes(self) -> int:
     """The root and the drafts."""
     return 1 + self.chains * self.length
-
-  def validate(self, batch: int | None = None) -> None:
-    """Accepts; there are no numbers."""
-    del batch
 
   def propose(self, params: Any, state: Any, ctx: types.Context,
               keys: Key[Array, 'B']) -> tuple[types.Draft, Any]:

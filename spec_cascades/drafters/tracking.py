@@ -10,6 +10,7 @@ from spec_cascades import check
 from spec_cascades import struct
 from spec_cascades import types
 from spec_cascades.drafters.chain import Chain
+from spec_cascades.drafters.line import Around
 from spec_cascades.drafters.stop import Below
 
 
@@ -22,7 +23,7 @@ class Tracked:
 
 
 @struct.dataclass
-class Tracking:
+class Tracking(Around):
   """A chain that stops where max q falls under the row's threshold t.
 
   After a round that accepted a share r of what it drafted, R is
@@ -47,21 +48,12 @@ class Tracking:
   step: float | Float[Array, '*B'] = 0.1
   keep: float | Float[Array, '*B'] = 0.9
 
-  @property
-  def num_nodes(self) -> int:
-    """The root and the drafts."""
-    return self.chain.num_nodes
-
   def validate(self, batch: int | None = None) -> None:
     """Raises ValueError for numbers outside [0, 1]; host only."""
     self.chain.validate(batch)
     for name in ('goal', 'threshold', 'slow', 'step', 'keep'):
       check.interval(f'{name} of Tracking', getattr(self, name), 0, 1,
                      batch=batch, hint='It is a share.')
-
-  def lagging(self, tokens: int) -> Tracking:
-    """The same for a cache that may lack the last committed tokens."""
-    return self.replace(chain=self.chain.lagging(tokens))
 
   def init(self, params: Any, prompt: types.Prompt, hidden: Any,
            capacity: int) -> Tracked:
@@ -80,7 +72,7 @@ class Tracking:
   def observe(self, params: Any, state: Tracked,
               feedback: types.Feedback) -> Tracked:
     """Moves the thresholds of the rows that are live."""
-    drafted = (feedback.draft.tree.parents >= 0).sum(-1, dtype=jnp.int32)
+    drafted = feedback.draft.tree.num_drafts
     some, share = drafted > 0, feedback.verdict.count / jnp.maximum(drafted, 1)
     rate = jnp.where(
         some, self.slow * state.rate + (1 - self.slow) * share, state.rate)

@@ -1,7 +1,6 @@
 """Static token trees drawn from a small language model."""
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 import jax
@@ -11,14 +10,13 @@ from jaxtyping import Array, Key
 from spec_cascades import check
 from spec_cascades import struct
 from spec_cascades import types
-from spec_cascades import warp as warp_lib
+from spec_cascades.drafters import levels
 from spec_cascades.drafters.cached import Cached
-from spec_cascades.models import prefill
 from spec_cascades.models import reduced
 
 
 @struct.dataclass
-class Tree(Cached):
+class Tree(struct.Fixed, Cached):
   """Draws a static tree from a small model, level by level.
 
   Children are i.i.d. draws from q at their parent (law 'sampled'), or drawn one
@@ -30,6 +28,7 @@ class Tree(Cached):
     lm: The small model, which scores a block under a tree mask.
     parents: Nodes by level, each with its parent's index: (-1, 0, 0, 1, 1, 2)
       is a root with children 1 and 2, of which 1 has two children and 2 one.
+      `evaluation.sequoia` finds those that pay most.
     law: 'sampled' or 'distinct'.
 
   Reference: Miao et al. (2023), https://arxiv.org/abs/2305.09781; without
@@ -42,18 +41,12 @@ class Tree(Cached):
 
   def __post_init__(self):
     check.tree(self.parents)
-    if self.law not in ('sampled', 'distinct'):
-      raise ValueError(f"The law {self.law!r} of Tree; allowed: 'sampled' or "
-                       "'distinct'.")
+    levels.check_law(self)
 
   @property
   def num_nodes(self) -> int:
     """The root and the drafts."""
     return len(self.parents)
-
-  def validate(self, batch: int | None = None) -> None:
-    """Accepts; there are no numbers."""
-    del batch
 
   def propose(self, params: Any, state: Any, ctx: types.Context,
               keys: Key[Array, 'B']) -> tuple[types.Draft, Any]:
@@ -61,15 +54,10 @@ class Tree(Cached):
     cache, depth, n = state, types.depths(self.parents), self.num_nodes
     blank = jnp.zeros((len(ctx.lengths), n), jnp.int32)
     tokens = blank.at[:, 0].set(ctx.root)
-    # The levels so far go in as one block: only a block sees its ancestors.
     for level in range(depth[-1] + ctx.leaf_q):
-      if level == 0 and not ctx.leaf_q:
-        hidden, read = prefill.reread(self.lm, params, cache, ctx.tokens)
-        hidden, cache = hidden[:, None], read.truncate(cache.length)
-      else:
-        block = types.head_of(types.tree(tokens, self.parents),
-                              sum(d <= level for d in depth))
-        hidden, cache = self.lm.extend(params, cache, block)
+      block = types.head_of(types.tree(tokens, self.parents),
+                            sum(d <= level for d in depth))
+      hidden, cache = levels.read(self.lm, params, cache, ctx, block)
       q = ctx.warp(reduced.read(self.lm, params, hidden))
       draw = jax.vmap(self._children, (0, 0, 0, None))
       tokens = draw(tokens, q, keys, params)
@@ -83,32 +71,6 @@ class Tree(Cached):
     """Draws the children of every node that has a q; one sequence."""
     known = {child: up for child, up in enumerate(self.parents)
              if 0 <= up < len(q.probs)}
-    for child, token, _ in drawn(q, key, known, self.law):
+    for child, token, _ in levels.drawn(q, key, known, self.law):
       tokens = tokens.at[child].set(reduced.token_of(self.lm, params, token))
     return tokens
-
-
-def drawn(q: types.Prediction, key: Key[Array, ''], parents: Mapping[int, int],
-          law: str) -> Iterator[tuple[int, Array, Array]]:
-  """Children of the nodes of one sequence, drawn from q [N, V] at them.
-
-  Args:
-    q: At each node.
-    key: Folded with a child's number.
-    parents: Of each child that is to be drawn, in their order.
-    law: 'sampled' or 'distinct'.
-
-  Yields:
-    A child, its token, and what that was drawn from [V], as 'given' drafts say.
-  """
-  left = {}
-  for child, up in parents.items():
-    rest, tried = left.get(
-        up, (q.probs[up], jnp.zeros(q.probs.shape[-1], bool)))
-    some = warp_lib.sample(rest, jax.random.fold_in(key, child))
-    best = jnp.argmax(jnp.where(tried, -jnp.inf, q.logits[up]))
-    token = jnp.where(rest.sum() > 0, some, best)
-    yield child, token, jnp.where(
-        rest.sum() > 0, rest, jax.nn.one_hot(token, len(rest)))
-    if law == 'distinct':
-      left[up] = warp_lib.without(rest, token), tried.at[token].set(True)

@@ -11,8 +11,7 @@ from spec_cascades import check
 from spec_cascades import struct
 from spec_cascades import types
 from spec_cascades.drafters import growing
-from spec_cascades.drafters import vertical
-from spec_cascades.drafters.cached import of_caches
+from spec_cascades.drafters.cached import Keeping
 from spec_cascades.drafters.line import Line
 from spec_cascades.models import partial
 
@@ -26,7 +25,7 @@ class Chosen:
 
 
 @struct.dataclass
-class TriForce(Line):
+class TriForce(Line, Keeping):
   """A chain of the verifier that sees `chunks` chunks and the recent tokens.
 
   Every so many rounds the root, read on the chunks chosen last, chooses anew:
@@ -97,31 +96,14 @@ class TriForce(Line):
                                            self.recent, room)
     due = state.rounds[0] % self.every == 0      # rows count alike
     chunks = jax.lax.cond(
-        due, lambda old: self._choose(params[0], whole, seen(old), ctx),
-        lambda old: old, state.chunks)
+        due, lambda old: partial.looked(
+            self.lm, params[0], whole, seen(old), ctx.root, self.recent,
+            self.size, old.shape[-1]), lambda old: old, state.chunks)
     part, after = seen(chunks), state.inner
     if inner is None:
       draft, _ = growing.grown(self.lm, params[0], part, ctx, keys, self.length)
     else:
-      draft, _, after = vertical.decoded(self.lm, params, inner, self.length,
-                                         part, state.inner, ctx, keys)
+      draft, _, after = growing.decoded(self.lm, params, inner, self.length,
+                                        part, state.inner, ctx, keys)
     draft = draft.replace(calls=draft.calls + due.astype(jnp.int32))
     return draft, Chosen(chunks, state.rounds + 1, after)
-
-  def observe(self, params: Any, state: Chosen,
-              feedback: types.Feedback) -> Chosen:
-    """The inner drafter keeps what was accepted."""
-    del params
-    return state.replace(inner=of_caches(lambda cache: cache.accept(
-        feedback.draft, feedback.verdict, feedback.live), state.inner))
-
-  def _choose(self, params, whole, part, ctx):
-    """Chunks [B, K, C] by the root's queries; of no use where there are none.
-    """
-    count = min(self.chunks, whole.capacity // self.size)
-    _, _, queries = self.lm.look(params, part, types.chain(ctx.root[:, None]))
-    nothing = jnp.zeros((len(ctx.lengths), count), jnp.int32)
-    return jnp.stack([
-        nothing if query is None or not count else partial.chosen(
-            own, query[:, -1], self.recent, self.size, count, whole.length)
-        for own, query in zip(whole.layers, queries)], 1)

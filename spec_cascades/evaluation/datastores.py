@@ -14,7 +14,7 @@ from typing import Iterable, Sequence
 import jax.numpy as jnp
 import numpy as np
 
-from spec_cascades.drafters import retrieval
+from spec_cascades.drafters import suffixes
 
 ABOUT, ARRAYS = 'datastore.json', ('tokens', 'order')
 VERSION = 1
@@ -31,13 +31,13 @@ def joined(texts: Iterable[Sequence[int]], start: Sequence[int]) -> np.ndarray:
   return np.concatenate(rows) if rows else np.zeros(0, np.int32)
 
 
-def write(directory: str, store: retrieval.Datastore, vocabulary: str,
+def write(directory: str, store: suffixes.Datastore, vocabulary: str,
           about: str) -> pathlib.Path:
   """Writes a datastore; datastore.json last, so that a half is none.
 
   Args:
     directory: Is made; what is in it of a datastore is replaced.
-    store: See `retrieval.index`.
+    store: See `suffixes.index`.
     vocabulary: SHA-256 of the vocabulary, `Pair.vocabulary_sha256`.
     about: What its text is, to show.
   """
@@ -55,7 +55,7 @@ def write(directory: str, store: retrieval.Datastore, vocabulary: str,
 
 
 def read(directory: str, vocabulary: str,
-         size: int) -> tuple[retrieval.Datastore, str]:
+         size: int) -> tuple[suffixes.Datastore, str]:
   """A datastore and the SHA-256 of its arrays.
 
   Args:
@@ -86,7 +86,7 @@ def read(directory: str, vocabulary: str,
   if not whole or tokens.shape != order.shape or tokens.max() >= size:
     raise ValueError(f'The datastore in {directory} is damaged: its arrays are '
                      f'not those that {ABOUT} speaks of; {hint}.')
-  return retrieval.Datastore(jnp.asarray(tokens), jnp.asarray(order)), digest
+  return suffixes.Datastore(jnp.asarray(tokens), jnp.asarray(order)), digest
 
 
 def _digest(place):

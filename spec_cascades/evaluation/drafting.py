@@ -9,7 +9,7 @@ import dataclasses
 from typing import Any, Callable, Iterable
 
 from spec_cascades import check
-from spec_cascades.drafters import eagle
+from spec_cascades.drafters import follower
 from spec_cascades.evaluation import kinds
 from spec_cascades.evaluation import meshes
 from spec_cascades.evaluation import pairs
@@ -111,7 +111,7 @@ def supplied(pair: pairs.Pair,
 def verifier(pair: pairs.Pair, drafter: Any) -> Any:
   """A pair's verifier, which hands out the states that a drafter reads."""
   lm = pair.verifier.lm
-  if not isinstance(drafter, eagle.Follower) or not drafter.features.taps:
+  if not isinstance(drafter, follower.Follower) or not drafter.features.taps:
     return lm
   bare = dataclasses.replace(meshes.bare(lm), taps=drafter.features.taps)
   return meshes.placed(bare, meshes.layout_of(lm))

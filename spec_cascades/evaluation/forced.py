@@ -17,8 +17,8 @@ import numpy as np
 
 from spec_cascades import check
 from spec_cascades import types
-from spec_cascades.drafters import sequoia
 from spec_cascades.evaluation import pairs
+from spec_cascades.evaluation import sequoia
 from spec_cascades.evaluation import text
 
 ROWS = 8              # of a pass

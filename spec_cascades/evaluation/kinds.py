@@ -23,6 +23,7 @@ from spec_cascades.drafters import ngram
 from spec_cascades.drafters import null
 from spec_cascades.drafters import ouroboros
 from spec_cascades.drafters import paths
+from spec_cascades.drafters import phrases
 from spec_cascades.drafters import pipelined
 from spec_cascades.drafters import retrieval
 from spec_cascades.drafters import space
@@ -106,9 +107,9 @@ def _ouroboros(pair, gamma, store):
   """gamma tokens in phrases; a datastore's commonest are there from the start.
   """
   order = min(4, gamma + 2)
-  phrases = lookahead.Lookahead(pair.verifier.lm.vocab_size, 5, order, 5, 256)
-  warm = store and lookahead.commonest(store.tokens, order, 128)
-  made = ouroboros.Ouroboros(pair.drafter.lm, phrases, gamma)
+  pool = lookahead.Lookahead(pair.verifier.lm.vocab_size, 5, order, 5, 256)
+  warm = store and phrases.commonest(store.tokens, order, 128)
+  made = ouroboros.Ouroboros(pair.drafter.lm, pool, gamma)
   return made, (pair.drafter.params, warm)
 
 

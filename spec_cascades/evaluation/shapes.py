@@ -7,7 +7,7 @@ import pathlib
 
 from spec_cascades import check
 from spec_cascades.data import files
-from spec_cascades.drafters import sequoia
+from spec_cascades.evaluation import sequoia
 
 
 def write(path: pathlib.Path, shape: sequoia.Shape) -> None:

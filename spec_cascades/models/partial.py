@@ -115,6 +115,21 @@ def chosen(layer: Any, query: Float[Array, 'B H D'], recent: int, size: int,
   return jax.lax.top_k(worth, count)[1]
 
 
+def looked(lm: Any, params: Any, whole: cache_lib.Cache, part: Partial,
+           root: Int[Array, 'B'], recent: int, size: int,
+           count: int) -> Int[Array, 'B K C']:
+  """`chosen` of all layers, by the root which a model reads on a part.
+
+  Of no use in layers for which `lm.look` has no queries.
+  """
+  _, _, queries = lm.look(params, part, types.chain(root[:, None]))
+  nothing = jnp.zeros((len(root), count), jnp.int32)
+  return jnp.stack([
+      nothing if query is None or not count else chosen(
+          own, query[:, -1], recent, size, count, whole.length)
+      for own, query in zip(whole.layers, queries)], 1)
+
+
 @dataclasses.dataclass(frozen=True)
 class Streaming(reduced.Around):
   """A model whose tokens see the first `sinks` tokens and the last `window`.

@@ -14,14 +14,10 @@ from spec_cascades.types import Fused, Prediction, rows
 
 
 @struct.dataclass
-class Lossless:
+class Lossless(struct.Fixed):
   """pi = p~: plain speculative decoding (Leviathan et al. 2023)."""
   uses_q: ClassVar[bool] = False
   domain: ClassVar[None] = None        # it has no alpha
-
-  def validate(self, batch: int | None = None) -> None:
-    """Accepts; there are no numbers."""
-    del batch
 
   def __call__(self, q: Prediction | None, p: Prediction) -> Fused:
     del q

@@ -35,8 +35,7 @@ class Consistent:
     states: Of a text, drawn for each batch; all where it has fewer.
     distillation: D.
 
-  Reference: Kou et al. (2024), CLLM, sec. 3.2,
-    https://arxiv.org/abs/2403.00835
+  Reference: Kou et al. (2024), CLLM, https://arxiv.org/abs/2403.00835
   """
   verifier: float = 1.0
   settled: float = 1.0

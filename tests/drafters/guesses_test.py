@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from spec_cascades import decode, targets, types
-from spec_cascades.drafters import jacobi, lookahead, null
+from spec_cascades.drafters import jacobi, lookahead, null, phrases
 from spec_cascades.warp import Warp
 from tests.common import (
     LEVEL, LM, P, ROWS, joint, keys, p_value, prompt, select, tally)
@@ -113,8 +113,8 @@ def test_what_repeats_is_looked_up_and_not_iterated():
 
 
 def pool(grams, filled):
-  ring = jnp.zeros((6, 3), jnp.int32).at[:len(grams)].set(jnp.array(grams))
-  return lookahead.Pool(jnp.zeros((2, 2), jnp.int32), ring, jnp.int32(filled))
+  slots = jnp.zeros((6, 3), jnp.int32).at[:len(grams)].set(jnp.array(grams))
+  return phrases.Ring(slots[None], jnp.array([filled]))
 
 
 @pytest.mark.parametrize('grams,filled,want', [
@@ -126,9 +126,9 @@ def pool(grams, filled):
     ([[4, 1, 2], [4, 2, 2], [4, 3, 3], [0, 0, 0], [0, 0, 0], [4, 0, 0]], 7,
      [[1, 2], [0, 0]])])                                   # the ring came round
 def test_the_pool_gives_what_followed_the_root(grams, filled, want):
-  drafter = lookahead.Lookahead(5, 2, 3, 2, 6)
-  tokens, found = drafter.after(pool(grams, filled), jnp.int32(4))
-  assert tokens[np.asarray(found, bool)].tolist() == want
+  tokens, lengths = pool(grams, filled).after(jnp.array([4]), 2)
+  assert set(lengths[0].tolist()) <= {0, 2}
+  assert tokens[np.asarray(lengths, bool)].tolist() == want
 
 
 def test_the_window_sees_one_guess_of_each_later_trajectory():

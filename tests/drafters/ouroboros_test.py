@@ -5,12 +5,14 @@ import numpy as np
 import pytest
 
 from spec_cascades import decode, targets, types
-from spec_cascades.drafters import lookahead, null, ouroboros, vertical
+from spec_cascades.drafters import (
+    lookahead, null, ouroboros, phrases, vertical)
 from spec_cascades.models import prefill
 from spec_cascades.warp import Warp
 from tests.common import (
     LEVEL, LM, P, Q, ROWS, assert_same_slots, joint, keys, p_value, prompt,
-    tally)
+    select, tally)
+from tests.drafters.guesses_test import paths
 from tests.toys import BIG, PB, PS, SMALL
 
 LOSSLESS, CHOW = targets.Lossless(), targets.Chow(.4)
@@ -20,18 +22,6 @@ POOL = lookahead.Lookahead(5, 2, 3, 2, 12)
 TOYS = ouroboros.Ouroboros(SMALL, POOL, 3)
 TABLES = ouroboros.Ouroboros(LM, POOL, 2)
 READ = jax.jit(prefill.prefill, static_argnums=(0, 3))
-
-
-def paths(nodes, row):
-  """Tokens from the root down to each candidate, in order."""
-  found, parents = {0: ()}, np.asarray(nodes.parents[row]).tolist()
-  for node, parent in enumerate(parents):
-    if parent >= 0:
-      found[node] = (*found[parent], int(nodes.tokens[row, node]))
-      line = [n for n in np.flatnonzero(nodes.mask[row, node]) if n]
-      assert tuple(nodes.tokens[row, np.array(line)].tolist()) == found[node]
-      assert nodes.depth[row, node] == len(line) and line[-1] == node
-  return list(found.values())[1:]
 
 
 @pytest.fixture(scope='module')
@@ -61,9 +51,9 @@ def test_phrases_that_begin_with_the_last_draft_follow_it(rounds):
     np.testing.assert_allclose(np.asarray(q.logits)[seen_at],
                                np.asarray(want)[seen_at], atol=2e-4)
     for row in range(3):
-      line, *_ = [x for x in paths(nodes, row) if len(x) == 3]
-      behind = {x[3:] for x in paths(nodes, row) if len(x) > 3}
-      assert all(x[:3] == line[:len(x)] for x in paths(nodes, row))
+      line, *_ = [x for x in paths(select(nodes, row)) if len(x) == 3]
+      behind = {x[3:] for x in paths(select(nodes, row)) if len(x) > 3}
+      assert all(x[:3] == line[:len(x)] for x in paths(select(nodes, row)))
       tails += len(behind)
       laws = np.asarray(seen.draft.laws[row])
       for node, (up, token) in enumerate(zip(nodes.parents[row].tolist(),
@@ -98,21 +88,21 @@ def test_what_p_says_behind_each_draft_becomes_a_phrase():
     state = vertical.Levels(cache, POOL.init(None, prompt(1), None, 9))
     after = TOYS.observe(None, state, types.Feedback(
         draft, None, best, verdict, jnp.array([live])))
-    assert after.inner.grams[0, :after.inner.filled[0]].tolist() == want
+    ring = after.inner.ring
+    assert ring.grams[0, :ring.filled[0]].tolist() == want
 
 
 def test_a_pool_begins_with_the_commonest_phrases():
   text = np.array([0, 1, 2, 0, 1, 2, 0, 1, 2, 4])
-  warm = lookahead.commonest(text, 3, 2)
+  warm = phrases.commonest(text, 3, 2)
   assert warm.tolist() == [[2, 0, 1], [0, 1, 2]]
   state = TABLES.init((Q, warm), prompt(2), None, 9)
-  tokens, found = POOL.after(jax.tree.map(lambda x: x[1], state.inner),
-                             jnp.int32(0))
-  assert found.tolist() == [1, 0] and tokens[0].tolist() == [1, 2]
+  tokens, lengths = state.inner.ring.after(jnp.array([0, 0]), 2)
+  assert lengths[1].tolist() == [2, 0] and tokens[1, 0].tolist() == [1, 2]
   with pytest.raises(ValueError, match='up to 12 of 3 tokens'):
     TABLES.init((Q, warm[:, :2]), prompt(2), None, 9)
   with pytest.raises(ValueError, match='at least 3'):
-    lookahead.commonest(text[:2], 3, 2)
+    phrases.commonest(text[:2], 3, 2)
 
 
 def test_trajectories_of_rows_that_are_done_stay_as_they_are():
@@ -120,7 +110,7 @@ def test_trajectories_of_rows_that_are_done_stay_as_they_are():
   best = jax.nn.one_hot(jnp.tile(jnp.array([[2, 3]]), (2, 1)), 5)
   after = POOL.observe(None, state, types.Feedback(
       None, None, best, None, jnp.array([True, False])))
-  assert after.filled.tolist() == [2, 0]
+  assert after.ring.filled.tolist() == [2, 0]
   assert after.levels[0].tolist() == [state.levels[0, 1].tolist(), [2, 3]]
   for a, b in zip(jax.tree.leaves(after), jax.tree.leaves(state)):
     np.testing.assert_array_equal(a[1], b[1])
@@ -131,7 +121,7 @@ def test_a_text_that_repeats_takes_fewer_calls_of_both_models():
   """A model that counts 0 1 2 3 4 0 ...: phrases are always right."""
   token = jnp.arange(5)
   count = jnp.full((5, 5, 5), -9.).at[:, token, (token + 1) % 5].set(9.)
-  warm = lookahead.commonest(np.arange(30) % 5, 3, 5)
+  warm = phrases.commonest(np.arange(30) % 5, 3, 5)
   drafter = ouroboros.Ouroboros(LM, lookahead.Lookahead(5, 2, 3, 4, 64), 2)
   spec = decode.GenSpecSample(LM, drafter, 43, eos=-1)
   stats = spec(count, (count, warm), prompt(1), keys(1), LOSSLESS,
@@ -166,7 +156,7 @@ def test_a_row_does_not_notice_its_mates():
                          ids=lambda rule: type(rule).__name__)
 def test_rows_follow_the_exact_joint(rule):
   spec = decode.GenSpecSample(LM, ouroboros.Ouroboros(LM, POOL, 1), 6, eos=-1)
-  warm = lookahead.commonest(np.arange(60) ** 2 % 5, 3, 9)
+  warm = phrases.commonest(np.arange(60) ** 2 % 5, 3, 9)
   state = spec(P, (Q, warm), prompt(ROWS), keys(ROWS), rule, Warp())
   assert p_value(tally(state), joint(rule, Warp())) > LEVEL
   assert p_value(tally(state), joint(rule, Warp(.9))) < LEVEL
@@ -174,6 +164,6 @@ def test_rows_follow_the_exact_joint(rule):
 
 @pytest.mark.parametrize('length', [0, 11])
 def test_lengths_that_make_no_phrase_are_refused(length):
-  phrases = lookahead.Lookahead(5, 2, 3, 2, 10)
+  pool = lookahead.Lookahead(5, 2, 3, 2, 10)
   with pytest.raises(ValueError, match='gamma|length of Ouroboros is 11'):
-    ouroboros.Ouroboros(LM, phrases, length)
+    ouroboros.Ouroboros(LM, pool, length)

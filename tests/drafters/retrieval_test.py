@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from spec_cascades import decode, targets, types
-from spec_cascades.drafters import null, retrieval
+from spec_cascades.drafters import null, retrieval, suffixes
 from spec_cascades.warp import Warp
 from tests.common import (
     LEVEL, LM, P, RAGGED, ROWS, joint, keys, p_value, prompt, tally)
@@ -16,7 +16,7 @@ from tests.drafters.guesses_test import paths
 
 LOSSLESS = targets.Lossless()
 TEXT = np.random.default_rng(5).integers(0, 5, 200)
-STORE = retrieval.index(TEXT)
+STORE = suffixes.index(TEXT)
 DRAFTER = retrieval.Retrieval(3, 8, 4, 8)
 FOLLOWS = jax.jit(lambda store, text, length: jax.vmap(
     DRAFTER._follows, (None, 0, 0))(store, text[None], length[None]))
@@ -26,7 +26,7 @@ FOLLOWS = jax.jit(lambda store, text, length: jax.vmap(
 @settings(max_examples=100, deadline=None)
 def test_the_order_is_that_of_the_suffixes(text):
   want = sorted(range(len(text)), key=lambda i: text[i:])
-  assert retrieval.index(np.array(text)).order.tolist() == want
+  assert suffixes.index(np.array(text)).order.tolist() == want
 
 
 def behind(text, seen):
@@ -63,7 +63,7 @@ def test_the_commonest_beginnings_are_drafted():
   tokens = jnp.zeros((1, 8), jnp.int32).at[0, :3].set(jnp.array([9, 1, 2]))
   ctx = types.Context(tokens, jnp.array([3]), None, Warp(), False)
   drafter = retrieval.Retrieval(3, 6, 4, 8)
-  draft, _ = drafter.propose(retrieval.index(text), (), ctx, keys(1))
+  draft, _ = drafter.propose(suffixes.index(text), (), ctx, keys(1))
   assert draft.tree.tokens[0, 0] == 2 and draft.calls.tolist() == [0]
   assert paths(jax.tree.map(lambda x: x[0], draft.tree)) == [
       (3,), (3, 3), (3, 3, 3), (0,), (0, 0)]
@@ -80,7 +80,7 @@ def test_greedy_tokens_are_those_without_drafts():
   run = lambda drafter, store: decode.GenSpecSample(LM, drafter, 40, eos=-1)(
       P, store, RAGGED, keys(3), LOSSLESS, Warp(0.))
   want = run(null.Null(), None)
-  store = retrieval.index(np.asarray(want.tokens).ravel())
+  store = suffixes.index(np.asarray(want.tokens).ravel())
   got = run(DRAFTER, store)
   np.testing.assert_array_equal(got.tokens, want.tokens)
   assert (5 * got.stats.rounds < 3 * want.stats.rounds).all()
@@ -99,8 +99,8 @@ def test_sampled_rows_follow_the_exact_joint(target, warp):
 
 
 @pytest.mark.parametrize('call,match', [
-    (lambda: retrieval.index(np.zeros(0, int)), r'datastore of shape \(0,\)'),
-    (lambda: retrieval.index(np.zeros(3)), 'float64; allowed: one row'),
+    (lambda: suffixes.index(np.zeros(0, int)), r'datastore of shape \(0,\)'),
+    (lambda: suffixes.index(np.zeros(3)), 'float64; allowed: one row'),
     (lambda: retrieval.Retrieval(3, 99, 4, 8), 'nodes of Retrieval is 99'),
     (lambda: retrieval.Retrieval(order=0), 'order of Retrieval is 0'),
     (lambda: DRAFTER.init(None, RAGGED, None, 0), 'draft_params is None')])

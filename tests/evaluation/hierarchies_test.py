@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from spec_cascades import decode, targets, types
-from spec_cascades.drafters import retrieval
+from spec_cascades.drafters import suffixes
 from spec_cascades.evaluation import drafting, pairs
 from spec_cascades.warp import Warp
 from tests.common import keys
 from tests.models import tiny
 
 PROMPT = types.Prompt(jnp.ones((2, 3), jnp.int32), jnp.array([3, 2]))
-STORE = retrieval.index(np.arange(50) ** 2 % tiny.VOCAB)
+STORE = suffixes.index(np.arange(50) ** 2 % tiny.VOCAB)
 
 
 def model(name):

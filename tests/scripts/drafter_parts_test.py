@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import fakecosts
-from spec_cascades.drafters import retrieval
+from spec_cascades.drafters import suffixes
 from spec_cascades.evaluation import (
     costs, datastores, drafting, examples, pairs, translate)
 from tests.scripts.cli_test import check, drive
@@ -36,7 +36,7 @@ def test_it_holds_every_text_from_start_to_end(built):
   want = [t for x in TEXTS for t in (0, *pair.vocabulary.encode(x))]
   assert store.tokens.tolist() == want
   np.testing.assert_array_equal(store.order,
-                                retrieval.index(np.array(want)).order)
+                                suffixes.index(np.array(want)).order)
 
 
 def test_the_first_token_is_drafted_as_texts_begin(built):
@@ -101,7 +101,7 @@ def test_a_part_of_an_unknown_drafter_is_refused(built):
 
 def test_half_a_datastore_is_none(tmp_path, monkeypatch):
   """Written last is what makes it one."""
-  store = retrieval.index(np.arange(9))
+  store = suffixes.index(np.arange(9))
   datastores.write(str(tmp_path), store, 'a', 'numbers')
   with monkeypatch.context() as patch:
     patch.setattr(np, 'save', lambda *_: (_ for _ in ()).throw(OSError('full')))

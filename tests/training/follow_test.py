@@ -17,7 +17,7 @@ from spec_cascades.training import losses
 from spec_cascades.training import optimizers
 from training.ahead_run_test import verifier  # noqa: F401, a fixture
 from training.ahead_test import BATCH, T5
-from training.runs import run_of
+from training.runs import layer_of, run_of
 
 LAYER = features.FeatureConfig(2, 8, 8)
 GEMMA = gemma.Gemma(gemma.GemmaConfig(
@@ -46,17 +46,7 @@ def test_the_loss_is_that_of_every_state(lm):
     params['model']['decoder']['decoder_norm']['scale'] *= 3.
   total, sums = jax.jit(lambda x: follow.Follow()(lm, x, BATCH))(params)
   want = dict(distance=0., divergence=0.)
-
-  @jax.jit
-  def one(params, before, tokens, inputs):
-    i, encoded = np.arange(tokens.shape[1]), None
-    if lm.crosses:
-      memory = lm.lm.apply(params['model'], inputs, method='memory')
-      encoded = memory[-1], inputs
-    return lm.follow(params, before, tokens, jnp.array(i[:, None] - i)[None],
-                     jnp.array(i[:, None] >= i)[None], encoded)[0]
-
-  states = np.asarray(jax.jit(lm.states)(params, BATCH))
+  one, states = layer_of(lm), np.asarray(jax.jit(lm.states)(params, BATCH))
   for row, targets in enumerate(np.asarray(BATCH['targets'])):
     n = int(BATCH['weights'][row].sum())
     given = BATCH['inputs'][row, :BATCH['input_lengths'][row]].tolist()

@@ -1,4 +1,8 @@
-"""A tiny training run, for tests of the trainer."""
+"""A tiny training run and a layer alone, for tests of the trainer."""
+import jax
+import jax.numpy as jnp
+import numpy as np
+
 import tinypair
 from spec_cascades.models import t5
 from spec_cascades.training import loop
@@ -17,3 +21,16 @@ def recipe(**changes):
 def run_of(corpus, directory, **changes):
   return loop.Run(t5.T5(t5.T5Config(**SIZES)), corpus, str(directory),
                   recipe(**changes))
+
+
+def layer_of(lm):
+  """The layer beside a verifier over one text: no round, no cache."""
+  @jax.jit
+  def read(params, before, tokens, inputs):
+    i, encoded = np.arange(tokens.shape[1]), None
+    if lm.crosses:
+      memory = lm.lm.apply(params['model'], inputs, method='memory')
+      encoded = memory[-1], inputs
+    return lm.follow(params, before, tokens, jnp.array(i[:, None] - i)[None],
+                     jnp.array(i[:, None] >= i)[None], encoded)[0]
+  return read

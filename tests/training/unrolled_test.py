@@ -28,7 +28,7 @@ from spec_cascades.training import train_step
 from training.ahead_run_test import verifier  # noqa: F401, a fixture
 from training.ahead_test import BATCH, T5
 from training.follow_test import GEMMA, law
-from training.runs import run_of
+from training.runs import layer_of, run_of
 
 EAGLE3 = follow.Follow(1., 0., regression=0., steps=3)
 QUIET = dict(log=lambda line: None)
@@ -41,19 +41,6 @@ def made(lm):
   if lm.crosses:
     params['model']['decoder']['decoder_norm']['scale'] *= 3.
   return lm, params
-
-
-def layer_of(lm):
-  """The layer over one text, whatever it reads: no round, no cache."""
-  @jax.jit
-  def read(params, before, tokens, inputs):
-    i, encoded = np.arange(tokens.shape[1]), None
-    if lm.crosses:
-      memory = lm.lm.apply(params['model'], inputs, method='memory')
-      encoded = memory[-1], inputs
-    return lm.follow(params, before, tokens, jnp.array(i[:, None] - i)[None],
-                     jnp.array(i[:, None] >= i)[None], encoded)[0]
-  return read
 
 
 def divergences(lm, params, steps):

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from spec_cascades import check, decode, exact, targets, theory, types
-from spec_cascades.drafters import sequoia, tree
-from spec_cascades.evaluation import drafting, forced, pairs, shapes, text
+from spec_cascades.drafters import tree
+from spec_cascades.evaluation import (
+    drafting, forced, pairs, sequoia, shapes, text)
 from spec_cascades.warp import Warp
 from tests.common import LM, P, PREFIX, Q, keys, prompt
 

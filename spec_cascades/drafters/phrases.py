@@ -1,0 +1,85 @@
+"""Pools of n-grams, by row."""
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int
+import numpy as np
+
+from spec_cascades import struct
+
+
+@struct.dataclass
+class Ring:
+  """The last P n-grams of each row."""
+  grams: Int[Array, 'B P N']
+  filled: Int[Array, 'B']          # n-grams ever written
+
+  def filed(self, grams: Int[Array, 'B M N'], live: Bool[Array, 'B']) -> Ring:
+    """With more n-grams in the rows that are live, the last one the newest."""
+    count, size = grams.shape[1], self.grams.shape[1]
+    at = (self.filled[:, None] + jnp.arange(count)[None]) % size
+    at = jnp.where(live[:, None], at, size)
+    put = jax.vmap(lambda ring, i, some: ring.at[i].set(some, mode='drop'))
+    return Ring(put(self.grams, at, grams),
+                self.filled + jnp.where(live, count, 0))
+
+  def after(self, first: Int[Array, 'B'], count: int
+            ) -> tuple[Int[Array, 'B G N1'], Int[Array, 'B G']]:
+    """Continuations of a token, `count` at most, and how long each is.
+
+    The newest first, none twice; those that there are not have length 0.
+    """
+    def row(ring, filled, first):
+      size = len(ring)
+      age = (filled - 1 - jnp.arange(size)) % size
+      known = (ring[:, 0] == first) & (age < filled)
+      same = (ring[:, None] == ring[None]).all(-1) & known[None]
+      known &= ~(same & (age[None] < age[:, None])).any(1)  # no newer one is it
+      newest, at = jax.lax.top_k(jnp.where(known, size - age, 0),
+                                 min(count, size))
+      more, found = count - len(at), (newest > 0).astype(jnp.int32)
+      return (jnp.pad(ring[at, 1:], ((0, more), (0, 0))),
+              jnp.pad(found * (ring.shape[1] - 1), (0, more)))
+
+    return jax.vmap(row)(self.grams, self.filled, first)
+
+
+def ring(grams: Array | None, rows: int, size: int, order: int) -> Ring:
+  """The same for all rows, with n-grams to begin with [M, N], or None.
+
+  Raises:
+    ValueError: They are too many for `size`, or not of `order` tokens.
+  """
+  slots, known = jnp.zeros((rows, size, order), jnp.int32), 0
+  if grams is not None:
+    known = len(grams)
+    if grams.shape[1:] != (order,) or known > size:
+      raise ValueError(f'Got n-grams of shape {grams.shape}; allowed: up to '
+                       f'{size} of {order} tokens each.')
+    slots = slots.at[:, :known].set(grams)
+  return Ring(slots, jnp.full(rows, known, jnp.int32))
+
+
+def commonest(tokens: Array | np.ndarray, order: int, count: int
+              ) -> Int[Array, 'M N']:
+  """The n-grams that a text has most often, on the host: a pool to begin with.
+
+  The commonest comes last: it is found first, and gives way last.
+
+  Args:
+    tokens: Of the text.
+    order: N.
+    count: n-grams, fewer if there are no more.
+
+  Raises:
+    ValueError: The text is shorter than an n-gram.
+  """
+  tokens = np.asarray(tokens)
+  if tokens.ndim != 1 or len(tokens) < order:
+    raise ValueError(f'Tokens of shape {tokens.shape}; allowed: a row of at '
+                     f'least {order}, for one n-gram.')
+  grams, times = np.unique(np.lib.stride_tricks.sliding_window_view(
+      tokens, order), axis=0, return_counts=True)
+  last = np.argsort(times, kind='stable')[-count:]
+  return jnp.asarray(grams[last], jnp.int32)
