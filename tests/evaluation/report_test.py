@@ -7,11 +7,13 @@ import tomllib
 import xml.etree.ElementTree as ET
 
 import fakesweep
+from matplotlib import figure
 import pytest
 
 from spec_cascades.evaluation import points
 from spec_cascades.evaluation import report
 from spec_cascades.evaluation.report import acceptance
+from spec_cascades.evaluation.report import plot
 from spec_cascades.evaluation.report import style
 from spec_cascades.evaluation.report import svg
 from spec_cascades.evaluation.report import table
@@ -188,3 +190,14 @@ def test_faults_are_mentioned(summary):
 def test_an_interval_without_an_end_says_so():
   assert table.span(None, 1.5, 1) == 'none to 1.5'
   assert table.span(None, None, 1) == '-'
+
+
+def test_a_legend_keeps_within_its_picture():
+  drawing = figure.Figure(figsize=(plot.PANEL, plot.HEIGHT))
+  axis = drawing.subplots()
+  handles = {f'a method with a long name, {i}': axis.plot([0], [0])[0]
+             for i in range(5)}
+  plot._legend(drawing, handles, plot.PER_LINE)
+  legend, = drawing.legends
+  assert legend.get_window_extent().width <= drawing.bbox.width
+  assert drawing.get_figheight() > plot.HEIGHT + 2 * plot.LEGEND

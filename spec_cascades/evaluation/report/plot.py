@@ -66,11 +66,8 @@ def write(paths: Sequence[pathlib.Path], spots: Sequence[Spot], what: str,
 def _draw(spots, what, first: results.Row, marks: Mapping[str, style.Mark]
           ) -> figure.Figure:
   panels = style.by_temperature(spots)
-  columns = PER_LINE * len(panels)
-  lines = -(-len({spot.method for spot in spots}) // columns)
-  drawing = figure.Figure(
-      figsize=(PANEL * len(panels), HEIGHT + LEGEND * lines), dpi=300,
-      layout='constrained')
+  drawing = figure.Figure(figsize=(PANEL * len(panels), HEIGHT), dpi=300,
+                          layout='constrained')
   axes = drawing.subplots(1, len(panels), squeeze=False)[0]
   handles: dict[str, object] = {}
   for axis, (heat, curves) in zip(axes, panels.items()):
@@ -79,14 +76,24 @@ def _draw(spots, what, first: results.Row, marks: Mapping[str, style.Mark]
       handles.setdefault(method, artist)
     _decorate(axis, heat)
   axes[0].set_ylabel(what, color=INK)
-  drawing.legend(list(handles.values()), list(handles), frameon=False,
-                 loc='outside lower center', ncols=min(columns, len(handles)),
-                 fontsize=7, handlelength=1.6, columnspacing=1,
-                 handletextpad=.5, labelspacing=.3)
+  _legend(drawing, handles, PER_LINE * len(panels))
   drawing.suptitle(f'{first.examples} texts of {first.data}\n'
                    f'{style.clock(first)}, {first.device}', fontsize=7,
                    color=INK)
   return drawing
+
+
+def _legend(drawing, handles, most: int) -> None:
+  """Below all panels, in as many columns as there is room for."""
+  for columns in range(min(most, len(handles)), 0, -1):
+    legend = drawing.legend(
+        list(handles.values()), list(handles), frameon=False,
+        loc='outside lower center', ncols=columns, fontsize=7, handlelength=1.6,
+        columnspacing=1, handletextpad=.5, labelspacing=.3)
+    if columns == 1 or legend.get_window_extent().width <= drawing.bbox.width:
+      break
+    legend.remove()
+  drawing.set_figheight(HEIGHT + LEGEND * -(-len(handles) // columns))
 
 
 def _curve(axis, method, spots, mark):
