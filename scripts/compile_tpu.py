@@ -167,8 +167,9 @@ def main(args: Sequence[str]) -> None:
   peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
   print(f'this machine used up to {peak / 2**30:.1f} GiB')
   if flags.json:
+    from spec_cascades.data import files
     flags.json.parent.mkdir(parents=True, exist_ok=True)
-    flags.json.write_text(json.dumps(found | dict(
+    files.write_atomically(flags.json, json.dumps(found | dict(
         topology=flags.topology, chips=slice_.size, mesh=mesh, host_bytes=peak,
         case=dataclasses.asdict(case), jax=jax.__version__,
         libtpu=tpu.version()), default=str))

@@ -5,7 +5,8 @@
 
 Each case is a run of compile_tpu.py, minutes each and hours in all; what it
 found is kept in --rows, so that the same command goes on where it was killed.
-Cases of other versions of jax or libtpu are compiled again.
+The table has all of its cases that are known by then. Cases of other versions
+of jax or libtpu are compiled again; after other changes, give another --rows.
 """
 from __future__ import annotations
 
@@ -69,8 +70,8 @@ def _compiled(pair: str, topology: str, path: pathlib.Path,
        '--widths=1,6,8', f'--acceptance={acceptance}', f'--json={path}'],
       check=False, capture_output=True, text=True)
   if run.returncode:
-    raise ValueError(f'{pair} for {topology} failed: '
-                     f'{run.stderr.strip().splitlines()[-1]}')
+    said = run.stderr.strip().splitlines() or [f'exit code {run.returncode}']
+    raise ValueError(f'{pair} for {topology} failed: {said[-1]}')
   print(f'{pair}, {topology}: {time.monotonic() - start:.0f} s', flush=True)
 
 
@@ -115,12 +116,12 @@ def main(args: Sequence[str]) -> None:
   versions = _versions()
   cases = [(pair, topology) for pair in flags.pairs.split(',')
            for topology in flags.topologies.split(',')]
-  rows = {}
-  for pair, topology in cases:
-    path = flags.rows / f'{pair}.{topology}.json'
+  paths = {case: flags.rows / f'{".".join(case)}.json' for case in cases}
+  for case, path in paths.items():
     if not _known(path, versions):
-      _compiled(pair, topology, path, flags.acceptance)
-    rows[pair, topology] = json.loads(path.read_text())
+      _compiled(*case, path, flags.acceptance)
+    rows = {name: json.loads(file.read_text())
+            for name, file in paths.items() if _known(file, versions)}
     table = f'{BEGIN}\n{_table(rows)}\n{END}'
     before, rest = text.split(BEGIN, 1)
     flags.output.write_text(before + table + rest.split(END, 1)[1])

@@ -85,6 +85,14 @@ def test_a_drafter_step_reads_its_weights_and_no_more(programs):
 
 
 @compiles
+def test_sampling_reads_all_logits_and_exchanges_nothing(programs):
+  found = programs.judging()
+  logits = 2 * 4 * programs.verifier.vocab_size * 4      # q and p, 4 nodes
+  assert found.arguments > .99 * logits and found.counted > logits
+  assert not found.work.collectives
+
+
+@compiles
 def test_what_does_not_fit_is_said(programs):
   many = tpu.Programs(tpu.Case(
       't5_1_1_base', 't5_1_1_small', batch=2**15, prompt=512, new_tokens=512,
