@@ -11,6 +11,7 @@
   python scripts/benchmark.py bf16                   where bfloat16 texts differ
   python scripts/benchmark.py reduced                a head over fewer words
   python scripts/benchmark.py trainer                against a plain optax loop
+  python scripts/benchmark.py scaling                cost of a token by batch
 
 --dims small and large are T5 v1.1's, with random weights, drafted for by small
 dimensions; shipped is the pair that comes with the project. steps --output FILE
@@ -29,7 +30,6 @@ import time
 from typing import Sequence
 
 import _cli
-import jax
 import numpy as np
 
 from spec_cascades import theory
@@ -37,17 +37,18 @@ from spec_cascades import verify
 from spec_cascades.drafters import chain
 from spec_cascades.drafters import tree
 from spec_cascades.evaluation import benchmarks
-from spec_cascades.evaluation import copying
 from spec_cascades.evaluation import costs
 from spec_cascades.evaluation import environment
 from spec_cascades.evaluation import heads
 from spec_cascades.evaluation import lossless
 from spec_cascades.evaluation import memory as memory_lib
+from spec_cascades.evaluation import meshes
 from spec_cascades.evaluation import overhead
 from spec_cascades.evaluation import pairs
 from spec_cascades.evaluation import peers as peers_lib
 from spec_cascades.evaluation import precision
 from spec_cascades.evaluation import rules as rules_lib
+from spec_cascades.evaluation import scaling as scaling_lib
 from spec_cascades.evaluation import timing
 from spec_cascades.evaluation import weights
 from spec_cascades.models import t5
@@ -59,20 +60,16 @@ WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8)
 RUNS = {'rules': 20}                 # where it is not 5
 
 
-def verifier_of(dims: str) -> benchmarks.Loaded:
-  """The shipped verifier, or one of these dimensions with random weights."""
-  if dims != SHIPPED:
-    return benchmarks.Loaded.random(DIMS[dims])
-  model = pairs.load().verifier
-  return benchmarks.Loaded(model.lm, model.params)
-
-
-def drafter_of(dims: str) -> benchmarks.Loaded:
-  """The shipped drafter, or one of small dimensions with random weights."""
-  if dims != SHIPPED:
-    return benchmarks.Loaded.random(DIMS['small'], seed=1)
-  model = pairs.load().drafter
-  return benchmarks.Loaded(model.lm, model.params)
+def models(dims: str, mesh: meshes.Mesh = meshes.Mesh()
+           ) -> tuple[benchmarks.Loaded, benchmarks.Loaded]:
+  """Verifier and drafter: the shipped ones, or random weights."""
+  if dims == SHIPPED:
+    pair = pairs.load(mesh=mesh)
+    return tuple(benchmarks.Loaded(model.lm, model.params)
+                 for model in (pair.verifier, pair.drafter))
+  layouts = mesh.layouts() or (None, None)
+  return (benchmarks.Loaded.random(DIMS[dims], layout=layouts[0]),
+          benchmarks.Loaded.random(DIMS['small'], 1, layouts[1]))
 
 
 def header() -> str:
@@ -95,8 +92,8 @@ def names_of(dims: str) -> dict[str, str]:
 def steps(args) -> None:
   """Cost of scoring 1..8 tokens, relative to 1, and of a drafter step."""
   found = costs.measure(
-      verifier_of(args.dims), drafter_of(args.dims), WIDTHS, runs=args.runs,
-      names=names_of(args.dims), versions=environment.versions())
+      *models(args.dims), WIDTHS, runs=args.runs, names=names_of(args.dims),
+      versions=environment.versions())
   one = found.verifier[1].median
   for n, spread in found.verifier.items():
     print(f'{args.dims}: {n} tokens  {spread}  {spread.median / one:.2f}x the '
@@ -110,7 +107,7 @@ def steps(args) -> None:
 
 def speedup(args) -> None:
   """Forced acceptance: measured speed-up against the analytic one."""
-  verifier, drafter = verifier_of(args.dims), drafter_of(args.dims)
+  verifier, drafter = models(args.dims)
   gamma = args.gamma
   programs = dict(
       autoregression=benchmarks.decode_program(
@@ -120,8 +117,8 @@ def speedup(args) -> None:
       one=benchmarks.block_program(verifier, 1, steps=8),
       block=benchmarks.block_program(verifier, gamma + 1, steps=8),
       drafter=benchmarks.block_program(drafter, 1, steps=8),
-      prefill=lambda: prefill(verifier),
-      draft_prefill=lambda: prefill(drafter))
+      prefill=benchmarks.prefill_program(verifier),
+      draft_prefill=benchmarks.prefill_program(drafter))
   found = benchmarks.timed(programs, args.runs)
   for name, spread in found.items():
     print(f'{name:16} {spread}')
@@ -144,19 +141,10 @@ def speedup(args) -> None:
   print(f'prefill included: measured {whole:.2f}x')
 
 
-def prefill(model):
-  """The encoder and the empty cache: what a decode does before its rounds."""
-  return _prefill(model.lm, model.packed, benchmarks.prompt_of(1, 64))
-
-
-_prefill = jax.jit(lambda lm, packed, prompt: lm.init(packed, prompt, 80),
-                   static_argnums=0)
-
-
 def rules(args) -> None:
   """What each rule and warp adds to a round, end to end and by itself."""
-  found = overhead.measure(verifier_of(args.dims), drafter_of(args.dims),
-                           args.gamma, args.runs, rate=args.rate)
+  found = overhead.measure(*models(args.dims), args.gamma, args.runs,
+                           rate=args.rate)
   percent = lambda x: (f'{100 * x.median:+6.1f} % [{100 * x.low:+.1f}, '
                        f'{100 * x.high:+.1f}]')
   base = found.round_seconds
@@ -203,7 +191,9 @@ def memory(args) -> None:
 def peers(args) -> None:
   """Greedy decoding of the same weights by transformers, in turn with ours."""
   if args.weights:
-    _published(args)
+    for line in weights.lines(args.weights, args.tokens, args.runs,
+                              _cli.loading_bar()):
+      print(line, flush=True)
     return
   if args.dims == SHIPPED:
     model = pairs.load(drafter=None).verifier
@@ -232,60 +222,6 @@ def peers(args) -> None:
   for name, spread in found.items():
     print(f'{args.dims}: one step, {name:17} {spread.over(count)}  '
           f'{spread.median / theirs:.2f}x')
-
-
-def _published(args) -> None:
-  """Real weights: greedy text, prompt lookup, and loading."""
-  both = weights.load(args.weights, _cli.loading_bar())
-  encode = both.tokenizer.encode
-  plain = encode(copying.FRESH[0])
-  found = benchmarks.timed(dict(
-      ours=both.decode(plain, args.tokens),
-      transformers=both.their_decode(plain, args.tokens),
-      reading=weights.reading(both.nbytes)), args.runs)
-  print(f'ours takes {_ratio(found)} of the time of {peers_lib.versions()}: '
-        f'{args.tokens / found["ours"].median:.1f} and '
-        f'{args.tokens / found["transformers"].median:.1f} tokens/s, medians '
-        f'of {args.runs}')
-  share = args.tokens * found['reading'].median / found['ours'].median
-  print(f'  a step reads {both.nbytes / 1e6:.0f} MB, which takes '
-        f'{found["reading"]}: {100 * share:.0f} % of the bandwidth')
-  for title, texts in (('copies', copying.COPIED),
-                       ('new words', copying.FRESH)):
-    _lookups(both, title, [encode(text) for text in texts], args)
-  if args.weights.is_dir():
-    times = [weights.seconds_to_load(args.weights) for _ in range(args.runs)]
-    ours, theirs = ([t[name] for t in times]
-                    for name in ('ours', 'transformers'))
-    print(f'loading to float32: ours {np.median(ours):.2f} s '
-          f'[{min(ours):.2f}, {max(ours):.2f}], transformers '
-          f'{np.median(theirs):.2f} s [{min(theirs):.2f}, {max(theirs):.2f}], '
-          f'{np.median(ours) / np.median(theirs):.2f}x; weights read, page '
-          'cache warm')
-
-
-def _lookups(both, title, prompts, args) -> None:
-  """Prompt lookup on a set of prompts, ours and theirs."""
-  total, same = {}, 0
-  for tokens in prompts:
-    programs = dict(
-        ours=both.decode(tokens, args.tokens, lookup=True),
-        alone=both.decode(tokens, args.tokens),
-        transformers=both.their_decode(tokens, args.tokens, lookup=True))
-    same += np.array_equal(programs['ours'](), programs['alone']())
-    for name, spread in benchmarks.timed(programs, args.runs).items():
-      total[name] = total.get(name, 0) + spread.median
-  gains = {name: took / total['ours'] for name, took in total.items()}
-  print(f'prompt lookup, {title}: {gains["transformers"]:.2f}x the speed of '
-        f'transformers\' and {gains["alone"]:.2f}x our own without; {same} of '
-        f'{len(prompts)} texts are those without')
-
-
-def _ratio(found) -> str:
-  """Of ours to transformers': medians, and the extremes of both."""
-  ours, theirs = found['ours'], found['transformers']
-  return (f'{ours.median / theirs.median:.2f}x '
-          f'[{ours.low / theirs.high:.2f}, {ours.high / theirs.low:.2f}]')
 
 
 def shipped(args) -> None:
@@ -324,13 +260,27 @@ def trainer(args) -> None:
                           runs=args.runs), sep='\n')
 
 
+def scaling(args) -> None:
+  """What a token costs by batch size, on one device or a mesh."""
+  mesh = meshes.Mesh(*args.mesh)
+  print(f'{args.dims}, gamma {args.gamma}, forced acceptance {args.rate}, '
+        f'{args.tokens} tokens a row, prompts left out, '
+        f'{mesh.data} x {mesh.model} devices (data x model), medians of '
+        f'{args.runs}')
+  found = scaling_lib.measure(
+      *models(args.dims, mesh), args.batches, gamma=args.gamma,
+      rate=args.rate, tokens=args.tokens, runs=args.runs)
+  for line in scaling_lib.lines(found):
+    print(line, flush=True)
+
+
 def everything(args) -> None:
   """All figures, the same way as one by one."""
   for what, dims in (
       (peers, 'small'), (peers, 'large'), (steps, 'large'), (speedup, 'large'),
       (rules, 'large'), (memory, 'large'), (peers, SHIPPED), (steps, SHIPPED),
       (speedup, SHIPPED), (reduced, 'large'), (shipped, SHIPPED),
-      (bf16, SHIPPED), (trainer, SHIPPED)):
+      (bf16, SHIPPED), (trainer, SHIPPED), (scaling, SHIPPED)):
     print(f'\n{what.__name__} --dims {dims}', flush=True)
     runs = args.given_runs or RUNS.get(what.__name__, 5)
     what(argparse.Namespace(**{**vars(args), 'dims': dims, 'runs': runs}))
@@ -339,7 +289,7 @@ def everything(args) -> None:
 COMMANDS = {'all': everything, 'steps': steps, 'speedup': speedup,
             'rules': rules, 'memory': memory, 'peers': peers,
             'shipped': shipped, 'bf16': bf16, 'reduced': reduced,
-            'trainer': trainer}
+            'trainer': trainer, 'scaling': scaling}
 
 
 def _flags(args: Sequence[str]) -> argparse.Namespace:
@@ -348,29 +298,40 @@ def _flags(args: Sequence[str]) -> argparse.Namespace:
   add = parser.add_argument
   add('what', choices=COMMANDS)
   add('--dims', choices=[*DIMS, SHIPPED],
-      help='of steps, speedup, rules, trainer and peers; default: large, of '
-           'trainer shipped')
+      help='of steps, speedup, rules, trainer, peers and scaling; default: '
+           'large, of the trainer and scaling shipped')
   add('--runs', type=int, dest='given_runs', metavar='RUNS',
       help='of each program; default: 5, of rules 20')
-  add('--gamma', type=int, default=5, help='of speedup, rules, reduced')
-  add('--rate', type=float, default=0.75, help='accepted: speedup and rules')
-  add('--tokens', type=int, default=48, help='decoded, of speedup and peers')
+  add('--gamma', type=int, default=5, help='of speedup, rules, reduced, '
+      'scaling')
+  add('--rate', type=float, default=0.75, help='accepted: speedup, rules '
+      'and scaling')
+  add('--tokens', type=int, default=48, help='decoded, of speedup, '
+      'peers and scaling')
   add('--gammas', type=int, nargs='+', default=[2, 3, 4, 5],
       help='of shipped; bf16 takes the last')
   add('--steps', type=int, default=20, help='of a block, of trainer')
   add('--words', type=int, default=8192, help='of the head, of reduced')
   add('--weights', type=pathlib.Path, help='of peers: decoder-only weights')
+  add('--batches', type=int, nargs='+', help='of scaling',
+      default=[1, 2, 4, 8, 16, 32, 64, 128, 256])
+  add('--mesh', type=int, nargs=2, default=[1, 1], metavar=('DATA', 'MODEL'),
+      help='devices of scaling; default: 1 1')
   add('--output', type=pathlib.Path, help='of steps: save the costs here')
   flags = parser.parse_args(args)
   flags.runs = (RUNS.get(flags.what, 5) if flags.given_runs is None
                 else flags.given_runs)
-  flags.dims = flags.dims or (SHIPPED if flags.what == 'trainer' else 'large')
+  flags.dims = flags.dims or (
+      SHIPPED if flags.what in ('trainer', 'scaling') else 'large')
   for name in ('runs', 'gamma', 'tokens', 'words', 'steps'):
     if (value := getattr(flags, name)) < 1:
       raise ValueError(f'Got --{name} {value}; allowed: 1 or more.')
   if flags.weights and (flags.what != 'peers' or not flags.weights.exists()):
     raise ValueError(f'Got {flags.what} --weights {flags.weights}; allowed: '
                      'peers, and a path that exists.')
+  if any(x < 1 or x % max(flags.mesh[0], 1) for x in flags.batches):
+    raise ValueError(f'Got --batches {flags.batches} --mesh {flags.mesh}; '
+                     'allowed: multiples of the first number of the mesh.')
   if min(flags.gammas) < 1 or not 0 <= flags.rate <= 1:
     raise ValueError(f'Got --gammas {flags.gammas} --rate {flags.rate}; '
                      'allowed: gammas from 1, a rate in [0, 1].')

@@ -8,6 +8,8 @@ Prefill, one round and the whole loop: memory of a chip, and what chips
 exchange in a round. Blocks of 1 to 64 tokens and a drafter step: FLOPs, bytes,
 times by a roofline (an estimate and no measurement), and hence c, how flat
 verification is, and the speed-up at a given acceptance, one or by position.
+--batches 1,16,256 estimates instead what a token costs in each batch, and
+where drafting stops paying.
 v4 and v5p count two cores a chip: v4-8 has 4 chips, v5e-16 has 16.
 scripts/tpu_table.py compiles many cases and makes the table of docs/tpu.md.
 """
@@ -47,17 +49,27 @@ def _flags(args: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
   add('--hop_us', type=float, default=1., help='assumed; default: 1')
   add('--only', choices=('programs', 'steps'),
       help='leave out the other half, which takes as long')
+  add('--batches', help='such as 1,16,256')
   add('--json', metavar='FILE', type=pathlib.Path,
       help='write what was found there, too')
   flags, bindings = _cli.parse(parser, args)
   if not flags.hop_us >= 0:
     raise ValueError(f'Got --hop_us {flags.hop_us}; allowed: 0 or more.')
-  parts = flags.widths.split(',')
-  if '1' not in parts or not all(x.isdigit() and int(x) for x in parts):
-    raise ValueError(f'Got --widths {flags.widths!r}; allowed: numbers of '
-                     'tokens with commas, 1 among them.')
-  flags.widths = sorted(set(map(int, parts)))
+  flags.widths = _numbers('widths', flags.widths)
+  if 1 not in flags.widths:
+    raise ValueError('Got --widths without 1; allowed: 1 among them, since '
+                     'times are over that of 1.')
+  flags.batches = _numbers('batches', flags.batches) if flags.batches else []
   return flags, bindings
+
+
+def _numbers(name: str, given: str) -> list[int]:
+  """A list with commas."""
+  parts = given.split(',')
+  if not all(x.isdigit() and int(x) for x in parts):
+    raise ValueError(f'Got --{name} {given!r}; allowed: whole numbers from 1 '
+                     'with commas.')
+  return sorted(set(map(int, parts)))
 
 
 def _memory(found: Any, hbm: float) -> str:
@@ -142,6 +154,44 @@ def _steps(programs: Any, chip: Any, flags: argparse.Namespace,
       speedup=plan.speedup, acceptance=rates)
 
 
+def _batches(case: Any, chips_: Sequence[Any], chip: Any,
+             flags: argparse.Namespace, rates: Sequence[float]
+             ) -> dict[str, Any]:
+  """Prints what a token costs in each batch, prompts left out."""
+  # pylint: disable=g-import-not-at-top
+  from spec_cascades.evaluation import roofline
+  from spec_cascades.evaluation import scaling
+  from spec_cascades.evaluation import tpu
+  gamma, hop, costs = case.gamma, flags.hop_us * 1e-6, []
+  rates = [*rates] * gamma if len(rates) == 1 else rates
+  if len(rates) != gamma:
+    raise ValueError(f'Got --acceptance of {len(rates)} positions with gamma '
+                     f'{gamma}; allowed: one, or one a position.')
+  cases = [dataclasses.replace(case, batch=x) for x in flags.batches]
+  print(f'{"rows":>5} {"us a token: alone":>18} {"drafted":>9} '
+        f'{"refilled":>9} {"speed-up":>9} {"refilled":>9} '
+        f'{gamma + 1:>4} tokens over 1')
+  for each in cases:
+    programs, batch = tpu.Programs(each, chips_), each.batch
+    steps = [programs.draft(), programs.block(1), programs.block(gamma + 1)]
+    full = [x for x in steps if x.excess]
+    if full:
+      print(f'{batch:5} {_memory(full[0], chip.hbm)}')
+      break
+    guess = roofline.estimate(steps[0], dict(zip((1, gamma + 1), steps[1:])),
+                              chip, hop)
+    cost = scaling.predicted(guess.times, batch, rates, case.new_tokens,
+                             uses_q=case.uses_q)
+    costs.append(cost)
+    print(f'{batch:5} {1e6 * cost.alone:18.2f} {1e6 * cost.drafted:9.2f} '
+          f'{1e6 * cost.refilled:9.2f} {cost.speedup:8.2f}x '
+          f'{cost.alone / cost.refilled:8.2f}x '
+          f'{guess.flatness(gamma + 1):8.2f}x', flush=True)
+  if costs:
+    print(f'acceptance {rates[0]:g}...: {scaling.ends(costs)}')
+  return dict(batches=[dataclasses.asdict(x) for x in costs])
+
+
 def main(args: Sequence[str]) -> None:
   """Compiles and prints."""
   flags, bindings = _flags(args)
@@ -152,7 +202,8 @@ def main(args: Sequence[str]) -> None:
   _cli.configure([flags.config], bindings)
   case = _cli.call(tpu.Case)
   case.models()
-  programs = tpu.Programs(case, tpu.devices(slice_))
+  chips_ = tpu.devices(slice_)
+  programs = tpu.Programs(case, chips_)
   mesh = dict(programs.verifier.layout.mesh.shape)
   print(f'{flags.topology}: {slice_.size} chips {slice_.name}, {mesh}; '
         f'{case.drafter} ({case.drafter_rules}) -> {case.verifier} '
@@ -160,10 +211,13 @@ def main(args: Sequence[str]) -> None:
         f'{case.prompt}, {case.new_tokens} new tokens, gamma {case.gamma}')
   print(f'jax {jax.__version__}, libtpu {tpu.version()}')
   found: dict[str, Any] = {}
-  if flags.only != 'steps':
-    found |= _programs(programs, slice_.chip.hbm)
-  if flags.only != 'programs':
-    found |= _steps(programs, slice_.chip, flags, rates)
+  if flags.batches:
+    found |= _batches(case, chips_, slice_.chip, flags, rates)
+  else:
+    if flags.only != 'steps':
+      found |= _programs(programs, slice_.chip.hbm)
+    if flags.only != 'programs':
+      found |= _steps(programs, slice_.chip, flags, rates)
   peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
   print(f'this machine used up to {peak / 2**30:.1f} GiB')
   if flags.json:

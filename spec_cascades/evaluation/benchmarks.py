@@ -14,11 +14,13 @@ import jax
 import jax.numpy as jnp
 
 from spec_cascades import decode
+from spec_cascades import sharding
 from spec_cascades import targets
 from spec_cascades import types
 from spec_cascades import warp
 from spec_cascades.drafters import chain
 from spec_cascades.drafters import null
+from spec_cascades.evaluation import meshes
 from spec_cascades.evaluation import text
 from spec_cascades.evaluation import timing
 from spec_cascades.models import t5
@@ -68,10 +70,12 @@ class Loaded:
   packed: Any
 
   @classmethod
-  def random(cls, config: t5.T5Config, seed: int = 0) -> Loaded:
+  def random(cls, config: t5.T5Config, seed: int = 0,
+             layout: sharding.Layout | None = None) -> Loaded:
     """Random weights; the checkpoint layout is dropped once packed."""
     lm = t5.T5(config)
     params = lm.init_params(jax.random.key(seed))   # jitted, it compiles long
+    lm = meshes.placed(lm, layout)
     return cls(lm, lm.pack(params))
 
 
@@ -82,18 +86,20 @@ def prompt_of(batch: int, width: int) -> types.Prompt:
 
 
 def block_program(model: Loaded, nodes: int, *, steps: int = 20,
-                  slots: int = 64, width: int = 64,
+                  slots: int = 64, width: int = 64, batch: int = 1,
                   prompt: types.Prompt | None = None) -> Callable[[], Any]:
   """A program that scores `steps` blocks of `nodes` tokens, one after another.
 
   Each block is read at the same place behind `slots` // 2 committed tokens, and
   the argmax of one is the next: a chain of dependent calls, as in decoding.
-  `prompt` is of one row, for models that are no encoder-decoders.
+  `prompt` is of `batch` rows, for models that are no encoder-decoders.
   """
-  prompt = prompt_of(1, width) if prompt is None else prompt
+  prompt = prompt_of(batch, width) if prompt is None else prompt
+  prompt, tokens, start = meshes.rows(model.lm, (
+      prompt, jnp.ones((batch, nodes), jnp.int32),
+      jnp.full(batch, slots // 2, jnp.int32)))
   cache = jax.jit(model.lm.init, static_argnums=2)(
-      model.packed, prompt, slots + nodes)
-  cache = cache.truncate(jnp.full(1, slots // 2, jnp.int32))
+      model.packed, prompt, slots + nodes).truncate(start)
 
   def run(packed, cache, tokens):
     def body(_, carry):
@@ -104,14 +110,22 @@ def block_program(model: Loaded, nodes: int, *, steps: int = 20,
     return jax.lax.fori_loop(0, steps, body, (cache, tokens))[1]
 
   run = jax.jit(run)
-  return lambda: run(model.packed, cache, jnp.ones((1, nodes), jnp.int32))
+  return lambda: run(model.packed, cache, tokens)
+
+
+def prefill_program(model: Loaded, *, slots: int = 80, width: int = 64,
+                    batch: int = 1) -> Callable[[], Any]:
+  """The encoder and an empty cache: what a decode does before its rounds."""
+  prompt = meshes.rows(model.lm, prompt_of(batch, width))
+  run = jax.jit(model.lm.init, static_argnums=2)
+  return lambda: run(model.packed, prompt, slots)
 
 
 def decode_program(verifier: Loaded, drafter: Loaded | None, gamma: int, *,
                    rate: float | None = None, new_tokens: int = 64,
-                   width: int = 64, temperature: float = 0.0
-                   ) -> Callable[[], Any]:
-  """A program that decodes `new_tokens` tokens of one row; EOS is ignored.
+                   width: int = 64, temperature: float = 0.0,
+                   batch: int = 1) -> Callable[[], Any]:
+  """A program that decodes `new_tokens` tokens a row; EOS is ignored.
 
   Args:
     verifier: p.
@@ -122,12 +136,14 @@ def decode_program(verifier: Loaded, drafter: Loaded | None, gamma: int, *,
     new_tokens: Tokens to emit.
     width: Encoder length.
     temperature: Of both models.
+    batch: Rows.
   """
   proposer = null.Null() if drafter is None else chain.Chain(drafter.lm, gamma)
   judge = verify.Rejection() if rate is None else verify.Forced(rate)
   spec = decode.GenSpecSample(verifier.lm, proposer, new_tokens + 1,
                               verify=judge, eos=-1)
-  prompt, keys = prompt_of(1, width), decode.row_keys(0, [0])
+  prompt, keys = meshes.rows(verifier.lm, (
+      prompt_of(batch, width), decode.row_keys(0, range(batch))))
   packed = None if drafter is None else drafter.packed
   return lambda: spec(verifier.packed, packed, prompt, keys,
                       targets.Lossless(), warp.Warp(temperature))

@@ -10,7 +10,7 @@ import json
 import pathlib
 import subprocess
 import sys
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, Iterator, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,9 @@ from spec_cascades import targets
 from spec_cascades import warp
 from spec_cascades.drafters import ngram
 from spec_cascades.drafters import null
+from spec_cascades.evaluation import benchmarks
+from spec_cascades.evaluation import copying
+from spec_cascades.evaluation import peers
 from spec_cascades.evaluation import text
 from spec_cascades.models import t5
 
@@ -143,3 +146,65 @@ def seconds_to_load(path: pathlib.Path) -> dict[str, float]:
                           capture_output=True, text=True)
     out[name] = json.loads(done.stdout.splitlines()[-1])
   return out
+
+
+def lines(path: pathlib.Path, tokens: int, runs: int,
+          progress: Callable[..., Any] | None = None) -> Iterator[str]:
+  """Greedy text, prompt lookup and loading, as they are measured.
+
+  Args:
+    path: See `load`.
+    tokens: To decode.
+    runs: Of each program.
+    progress: See `load`.
+  """
+  both = load(path, progress)
+  plain = both.tokenizer.encode(copying.FRESH[0])
+  found = benchmarks.timed(dict(
+      ours=both.decode(plain, tokens),
+      transformers=both.their_decode(plain, tokens),
+      reading=reading(both.nbytes)), runs)
+  yield (f'ours takes {_ratio(found)} of the time of {peers.versions()}: '
+         f'{tokens / found["ours"].median:.1f} and '
+         f'{tokens / found["transformers"].median:.1f} tokens/s, medians of '
+         f'{runs}')
+  share = tokens * found['reading'].median / found['ours'].median
+  yield (f'  a step reads {both.nbytes / 1e6:.0f} MB, which takes '
+         f'{found["reading"]}: {100 * share:.0f} % of the bandwidth')
+  for title, texts in (('copies', copying.COPIED),
+                       ('new words', copying.FRESH)):
+    yield _lookups(both, title, texts, tokens, runs)
+  if path.is_dir():
+    times = [seconds_to_load(path) for _ in range(runs)]
+    ours, theirs = ([t[name] for t in times]
+                    for name in ('ours', 'transformers'))
+    yield (f'loading to float32: ours {np.median(ours):.2f} s '
+           f'[{min(ours):.2f}, {max(ours):.2f}], transformers '
+           f'{np.median(theirs):.2f} s [{min(theirs):.2f}, '
+           f'{max(theirs):.2f}], {np.median(ours) / np.median(theirs):.2f}x; '
+           'weights read, page cache warm')
+
+
+def _lookups(both: Both, title: str, texts: Sequence[str], new: int,
+             runs: int) -> str:
+  """Prompt lookup on a set of prompts, ours and theirs."""
+  total, same = dict(ours=0., alone=0., transformers=0.), 0
+  for tokens in map(both.tokenizer.encode, texts):
+    programs = dict(
+        ours=both.decode(tokens, new, lookup=True),
+        alone=both.decode(tokens, new),
+        transformers=both.their_decode(tokens, new, lookup=True))
+    same += np.array_equal(programs['ours'](), programs['alone']())
+    for name, spread in benchmarks.timed(programs, runs).items():
+      total[name] += spread.median
+  gains = {name: took / total['ours'] for name, took in total.items()}
+  return (f'prompt lookup, {title}: {gains["transformers"]:.2f}x the speed of '
+          f'transformers\' and {gains["alone"]:.2f}x our own without; {same} '
+          f'of {len(texts)} texts are those without')
+
+
+def _ratio(found: Mapping[str, benchmarks.Spread]) -> str:
+  """Of ours to transformers': medians, and the extremes of both."""
+  ours, theirs = found['ours'], found['transformers']
+  return (f'{ours.median / theirs.median:.2f}x '
+          f'[{ours.low / theirs.high:.2f}, {ours.high / theirs.low:.2f}]')

@@ -139,19 +139,6 @@ class Attention(nn.Module):
     return jnp.broadcast_to(bias.astype(like.dtype), like.shape)
 
 
-class MlpBlock(nn.Module):
-  """(act(x wi_0) * x wi_1) wo."""
-  config: GemmaConfig
-
-  @nn.compact
-  def __call__(self, x):
-    cfg = self.config
-    gate, up = layers.project(self, x, dict(wi_0=cfg.mlp_dim, wi_1=cfg.mlp_dim),
-                              ('embed', 'mlp'))
-    y = layers.ACTIVATIONS[cfg.mlp_activation](gate) * up
-    return layers.Dense(cfg.emb_dim, ('mlp', 'embed'), name='wo')(y)
-
-
 class DecoderLayer(nn.Module):
   """Self-attention and an MLP, each between norms and beside a residual."""
   config: GemmaConfig
@@ -162,7 +149,8 @@ class DecoderLayer(nn.Module):
     self.pre_attention_norm = norm(cfg)
     self.self_attention = Attention(cfg)
     self.pre_mlp_norm = norm(cfg)
-    self.mlp = MlpBlock(cfg)
+    self.mlp = layers.MlpBlock(cfg.emb_dim, cfg.mlp_dim,
+                               (cfg.mlp_activation, 'linear'))
     if cfg.post_norms:
       self.post_attention_norm = norm(cfg)
       self.post_mlp_norm = norm(cfg)

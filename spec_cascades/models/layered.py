@@ -57,7 +57,7 @@ class SelfLayer(nn.Module):
     self.pre_self_attention_layer_norm = layers.RMSNorm()
     self.self_attention = t5.Attention(self.config)
     self.pre_mlp_layer_norm = layers.RMSNorm()
-    self.mlp = t5.MlpBlock(self.config)
+    self.mlp = t5.mlp(self.config)
 
   def __call__(self, x, bias, mask, cross_mask=None, encoded=None, memory=None,
                *, write=lambda block: block):

@@ -279,6 +279,27 @@ def project(module: nn.Module, x: Float[Array, '*rows in'],
           for name, width in widths.items()]
 
 
+class MlpBlock(nn.Module):
+  """act(x wi) wo, or act_0(x wi_0) * act_1(x wi_1) wo when gated."""
+  emb_dim: int
+  mlp_dim: int
+  activations: tuple[str, ...]
+  dropout_rate: float = 0.
+
+  @nn.compact
+  def __call__(self, x, *, deterministic: bool = True):
+    """[B, N, E] -> [B, N, E]; otherwise give an rng named 'dropout'."""
+    acts = self.activations
+    names = ['wi'] if len(acts) == 1 else [f'wi_{i}' for i in range(len(acts))]
+    inner = project(self, x, dict.fromkeys(names, self.mlp_dim),
+                    ('embed', 'mlp'))
+    y = functools.reduce(
+        jnp.multiply, (ACTIVATIONS[f](h) for f, h in zip(acts, inner)))
+    y = nn.Dropout(self.dropout_rate, broadcast_dims=(-2,))(
+        y, deterministic=deterministic)
+    return Dense(self.emb_dim, ('mlp', 'embed'), name='wo')(y)
+
+
 def ending(x: Float[Array, 'B N E'],
            embedded: Float[Array, 'B M E'] | None) -> Float[Array, 'B N E']:
   """Embeddings of a block whose last M nodes have them given, if any do."""

@@ -58,6 +58,12 @@ class T5Config:
     layers.check_activations('mlp_activations', self.mlp_activations)
 
 
+def mlp(config: T5Config) -> layers.MlpBlock:
+  """The MLP of a layer, in the encoder or the decoder."""
+  return layers.MlpBlock(config.emb_dim, config.mlp_dim,
+                         config.mlp_activations, config.dropout_rate)
+
+
 class Attention(nn.Module):
   """Multi-head attention; T5 folds the 1/sqrt(d) scale into its initialiser."""
   config: T5Config
@@ -107,24 +113,6 @@ class Attention(nn.Module):
     return [layers.heads_of(y, cfg.num_heads) for y in flat]
 
 
-class MlpBlock(nn.Module):
-  """act(x wi) wo, or act_0(x wi_0) * act_1(x wi_1) wo when gated."""
-  config: T5Config
-
-  @nn.compact
-  def __call__(self, x, *, deterministic: bool = True):
-    cfg = self.config
-    acts = cfg.mlp_activations
-    names = ['wi'] if len(acts) == 1 else [f'wi_{i}' for i in range(len(acts))]
-    inner = layers.project(self, x, {name: cfg.mlp_dim for name in names},
-                           ('embed', 'mlp'))
-    y = functools.reduce(
-        jnp.multiply, (layers.ACTIVATIONS[f](h) for f, h in zip(acts, inner)))
-    y = nn.Dropout(cfg.dropout_rate, broadcast_dims=(-2,))(
-        y, deterministic=deterministic)
-    return layers.Dense(cfg.emb_dim, ('mlp', 'embed'), name='wo')(y)
-
-
 class EncoderLayer(nn.Module):
   """Self-attention and an MLP, each behind a norm and beside a residual."""
   config: T5Config
@@ -133,7 +121,7 @@ class EncoderLayer(nn.Module):
     self.pre_attention_layer_norm = layers.RMSNorm()
     self.attention = Attention(self.config)
     self.pre_mlp_layer_norm = layers.RMSNorm()
-    self.mlp = MlpBlock(self.config)
+    self.mlp = mlp(self.config)
     self.drop = nn.Dropout(self.config.dropout_rate, broadcast_dims=(-2,))
 
   def __call__(self, x, bias, mask, *, deterministic: bool = True):
@@ -157,7 +145,7 @@ class DecoderLayer(nn.Module):
     self.pre_cross_attention_layer_norm = layers.RMSNorm()
     self.encoder_decoder_attention = Attention(self.config)
     self.pre_mlp_layer_norm = layers.RMSNorm()
-    self.mlp = MlpBlock(self.config)
+    self.mlp = mlp(self.config)
     self.drop = nn.Dropout(self.config.dropout_rate, broadcast_dims=(-2,))
 
   def __call__(self, x, bias, mask, cross_mask, encoded=None, memory=None, *,

@@ -20,7 +20,8 @@ def test_it_refuses():
       ([v4, CONFIG, '--gin.BATCH=3', '--gin.DATA=2'], 'a multiple'),
       ([v4, CONFIG, '--acceptance=80%'], 'from 0 to 1'),
       ([v4, CONFIG, '--widths=2,4'], '1 among them'),
-      ([v4, CONFIG, '--widths=1,x'], '1 among them'),
+      ([v4, CONFIG, '--widths=1,x'], 'whole numbers from 1'),
+      ([v4, CONFIG, '--batches=0,4'], 'whole numbers from 1'),
       ([v4, CONFIG, '--hop_us=-1'], '0 or more')])
 
 
@@ -37,4 +38,8 @@ def test_four_chips_are_not_three_groups():
   cli_test.check('compile_tpu', [
       (['--topology=v4-8', CONFIG, '--gin.BATCH=3', '--gin.DATA=3'],
        'what divides 4'),
-      (['--topology=v4-8', CONFIG, '--gin.RULES=pipeline'], 'Unknown rules')])
+      (['--topology=v4-8', CONFIG, '--gin.RULES=pipeline'], 'Unknown rules'),
+      (['--topology=v4-8', CONFIG, '--batches=4', '--acceptance=.8,.7'],
+       'one a position'),
+      (['--topology=v4-8', CONFIG, '--gin.DATA=2', '--gin.BATCH=2',
+        '--batches=2,3'], 'a multiple')])
