@@ -16,9 +16,10 @@ import tinypair
 
 pytestmark = pytest.mark.slow
 
-T5 = t5.T5Config(vocab_size=32_128, emb_dim=768, num_heads=12,
-                 num_encoder_layers=6, num_decoder_layers=6, head_dim=64,
-                 mlp_dim=2048, mlp_activations=('gelu', 'linear'),
+# 390 million weights.
+T5 = t5.T5Config(vocab_size=32_128, emb_dim=1024, num_heads=16,
+                 num_encoder_layers=12, num_decoder_layers=12, head_dim=64,
+                 mlp_dim=2816, mlp_activations=('gelu', 'linear'),
                  logits_via_embedding=True)
 # Its large arrays are 82 MB each.
 WIDE_T5 = tinypair.config(512, 1, mlp_dim=40_000)

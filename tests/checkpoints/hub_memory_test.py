@@ -25,6 +25,10 @@ CONFIGS = dict(
     wide=gemma.GemmaConfig(
         150_000, 512, 8, 8, 4, 64, 2816, 'silu', norm_offset=0.,
         scale_embedding=False))
+# 538 million weights: beside a gigabyte what packing keeps is little.
+LARGE = gemma.GemmaConfig(
+    64_000, 1536, 16, 24, 8, 64, 4608, 'silu', norm_offset=0.,
+    scale_embedding=False)
 SMALL = gemma.GemmaConfig(32, 16, 1, 2, 1, 8, 16, 'silu', norm_offset=0.,
                           scale_embedding=False)
 MEASURE = """
@@ -125,6 +129,16 @@ def test_peak_memory_is_little_more_than_the_weights(
         f'{peak / size:.3f}x, {seconds:.2f} s of CPU')
   allowed = size + PACKING if form else LIMIT * size
   assert size > 2e8 and peak <= allowed
+
+
+@pytest.mark.parametrize('stored', ['float32', 'bfloat16'])
+def test_peak_memory_of_packing_a_gigabyte(stored, places, tmp_path):
+  path = write(tmp_path / 'large', LARGE, stored)
+  peak, size, seconds = child(MEASURE, places['small'], path, 'bfloat16',
+                              'packed')
+  print(f'\n{stored} -> bfloat16, packed: {size / 1e6:.0f} MB, peak '
+        f'{peak / size:.3f}x, {seconds:.2f} s of CPU')
+  assert size > 1e9 and peak <= LIMIT * size
 
 
 def test_conversion_needs_a_fraction_of_the_weights(places, tmp_path):
