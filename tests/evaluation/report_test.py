@@ -201,3 +201,12 @@ def test_a_legend_keeps_within_its_picture():
   legend, = drawing.legends
   assert legend.get_window_extent().width <= drawing.bbox.width
   assert drawing.get_figheight() > plot.HEIGHT + 2 * plot.LEGEND
+
+
+def test_curves_of_one_colour_differ_in_shape():
+  """As many as a sweep of all rules at two draft lengths has."""
+  names = [points.VERIFIER, points.DRAFTER, *map(str, range(48))]
+  found = style.marks(names)
+  looks = [(found[name].light, found[name].shape) for name in names[2:]]
+  assert len(set(looks)) == 48
+  assert [found[str(i)] for i in range(8)] == list(style.MARKS)
