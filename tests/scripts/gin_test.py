@@ -129,6 +129,45 @@ def test_configurations_name_sweeps_that_exist(path):
   assert folders
 
 
+def test_the_documentation_lists_every_configuration():
+  listed = set(re.findall(r'`(\w+\.py)`',
+                          (ROOT / 'docs/sweep.md').read_text('utf-8')))
+  assert {p.name for p in (ROOT / 'configs').glob('*.py')} <= listed
+
+
+@pytest.mark.parametrize(
+    'path', sorted((ROOT / 'configs').glob('paper_*.py')), ids=lambda p: p.stem)
+def test_the_papers_configurations_say_what_they_take(path):
+  """On what, how long, against which figures; decodes are counted."""
+  head = path.read_text(encoding='utf-8').split('"""')[1]
+  assert all(f'\n{word}' in head for word in (
+      'Command:\n', 'Hardware: ', 'Time: ', 'Result: ', 'Published ('))
+  decodes = 0
+  for files, bindings in sweep.several(path):
+    _cli.configure(files, bindings)
+    made = _cli.call(sweep_lib.Sweep)
+    grid = points.expand(made.curves, gamma=made.gamma, top_p=made.top_p)
+    assert f'{len(grid)} points' in head and (made.examples, made.trials) == (
+        500, 3)
+    decodes += len(grid) * made.examples * made.trials
+  assert f'{decodes:,}\ndecodes' in head or f'{decodes:,} decodes' in head
+
+
+def test_gemmas_have_room_for_answers_and_an_end_of_them(monkeypatch):
+  for devices in ('1', '4'):
+    monkeypatch.setenv('DEVICES', devices)
+    for files, bindings in sweep.several(ROOT / 'configs/paper_gemma.py'):
+      _cli.configure(files, bindings)
+      made = _cli.call(sweep_lib.Sweep)
+      assert all(width <= 2048 and 32 <= cap <= 512
+                 for width, cap in made.buckets)
+      assert made.dtype == 'bfloat16' and made.gamma == 1
+      assert made.asking.end == (
+          None if made.data.dataset == 'mbpp' else '\n\n')
+      assert made.mesh.model == int(devices) and made.mesh.data == 1
+      assert 'BiLD' in {curve.rule.__name__ for curve in made.curves}
+
+
 @pytest.mark.parametrize('content,message', [
     (None, 'No such --config'), ('x = 1', 'no get_sweep'),
     ('get_sweep = lambda: []', 'not one'),
