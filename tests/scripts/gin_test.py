@@ -1,10 +1,12 @@
 """Every gin file parses, says how to run it, and names things that exist."""
+import collections
 import importlib
 import pathlib
 import re
 import sys
 
 import gin
+import numpy as np
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -13,7 +15,11 @@ sys.path.insert(0, str(ROOT / 'scripts'))
 import _cli  # noqa: E402
 import sweep  # noqa: E402
 
+from spec_cascades.evaluation import contests  # noqa: E402
+from spec_cascades.evaluation import findings  # noqa: E402
+from spec_cascades.evaluation import frontier  # noqa: E402
 from spec_cascades.evaluation import points  # noqa: E402
+from spec_cascades.evaluation import programs  # noqa: E402
 from spec_cascades.evaluation import rules  # noqa: E402
 from spec_cascades.evaluation import sweep as sweep_lib  # noqa: E402
 
@@ -80,6 +86,27 @@ def test_the_debian_sweeps_have_120_points(name):
   assert {p.gamma for p in grid if p.rule in rules.RULES} == {3, 5}
   every = {*rules.RULES, *rules.BASELINES}
   assert {p.rule for p in grid} == {'', *every}
+
+
+def test_the_debian_sweep_has_curves_for_every_claim_and_few_programs():
+  (files, bindings), = sweep.several(ROOT / 'configs/debian.py')
+  _cli.configure(files, bindings)
+  made = _cli.call(sweep_lib.Sweep)
+  grid = dict(enumerate(points.expand(made.curves, gamma=made.gamma)))
+  draw = np.random.default_rng(0).random
+  samples = {key: frontier.Samples(draw(), draw(), draw(9), draw(9))
+             for key in grid}
+  found = findings.check(contests.lines(grid, samples))
+  assert {x.claim for x in found if x.verdict != findings.ABSENT} == {
+      x.claim for x in findings.check([])}
+  # For a length bucket and a batch: two for each draft length, one for each
+  # model alone, one for each baseline.
+  names = collections.Counter(
+      map(programs.Programs(None, made.curves).name, grid.values()))
+  assert sum(bool(x.baseline) for x in names) == len(rules.BASELINES)
+  assert sum(not x.drafter for x in names) == 2
+  assert collections.Counter(
+      x.gamma for x in names if x.drafter and not x.baseline) == {3: 2, 5: 2}
 
 
 def test_the_quickstart_has_fourteen_points():
