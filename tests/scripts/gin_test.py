@@ -3,6 +3,7 @@ import collections
 import importlib
 import pathlib
 import re
+import shlex
 import sys
 
 import gin
@@ -86,6 +87,11 @@ def test_the_debian_sweeps_have_120_points(name):
   assert {p.gamma for p in grid if p.rule in rules.RULES} == {3, 5}
   every = {*rules.RULES, *rules.BASELINES}
   assert {p.rule for p in grid} == {'', *every}
+  head = (ROOT / 'configs' / f'{name}.py').read_text().replace('\\\n', ' ')
+  command, = re.findall(r'analyse.py (.*--draw.*)', head)
+  folder, _, *drawn = shlex.split(command)
+  assert folder == made.output_dir and drawn
+  assert set(drawn) <= {p.method for p in grid}
 
 
 def test_the_debian_sweep_has_curves_for_every_claim_and_few_programs():
