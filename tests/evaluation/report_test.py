@@ -10,6 +10,7 @@ import fakesweep
 from matplotlib import figure
 import pytest
 
+from spec_cascades import baselines
 from spec_cascades.evaluation import points
 from spec_cascades.evaluation import report
 from spec_cascades.evaluation.report import acceptance
@@ -177,6 +178,15 @@ def test_the_terminal_table_is_aligned(written, summary):
   assert len(block) == len(summary.rows) + 2
   assert len({len(line) for line in block}) == 1
   assert 'on 40 of 40 examples' in written[1]
+
+
+def test_the_page_names_the_draft_lengths_of_rules(tmp_path):
+  """Not that of a baseline, which has its own."""
+  curves = (points.Curve(targets.Lossless, temperatures=(0.,), gammas=(3, 5)),
+            points.Curve(baselines.OriginalBiLD, (2.,), (0.,)))
+  report.write(tmp_path, fakesweep.make(limit=2, curves=curves))
+  assert 'drafter chain:drafter, gamma 3, 5, batch 1' in (
+      tmp_path / report.PAGE).read_text()
 
 
 def test_faults_are_mentioned(summary):
