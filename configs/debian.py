@@ -5,7 +5,15 @@ Command:
 Needs: the corpus: python scripts/build_corpus.py.
 Result: runs/debian/test: 120 points on 500 sentences of the test split that
 have no near-duplicate in train. Quality is measured in batches, latency on the
-first 60. Its time has not been measured to the end.
+first 60. In tables/ there, claims.md holds the paper's claims against these
+curves, each with its figure, and truncation.md the control. Its time has not
+been measured to the end.
+Of the finished sweep, a picture of a few curves, and then the time split and
+texts side by side, for the report:
+  python scripts/analyse.py runs/debian/test --draw 'SpecDecode, gamma 3' \
+    SeqCascade Lossy 'OPT, gamma 3' 'TokenV3, gamma 3' TruncatedMinP
+  python scripts/sweep.py --config=configs/debian.py \
+    --gin.sweep.Sweep.split=True --gin.sweep.Sweep.inspected=8
 """
 
 

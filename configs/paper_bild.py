@@ -3,7 +3,8 @@
 Command:
   CHECKPOINTS=/data/checkpoints python scripts/sweep.py \
     --config=configs/paper_bild.py
-  CHECKPOINTS, hardware and sharing: see configs/paper_t5.py.
+  CHECKPOINTS: see configs/paper_t5.py.
+Hardware: one TPU v4 chip or a GPU with 16 GB; for sharing see paper_t5.py.
 Time: not measured. Three sweeps of 40 points, 500 texts, 3 trials are 180,000
 decodes; at .1 s each 5 hours.
 Result: three folders in runs/paper_bild, each with a table, a picture and a

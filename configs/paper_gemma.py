@@ -6,10 +6,11 @@ Command:
   CHECKPOINTS holds gemma2_{2b,9b,27b}_it in any format; python
   scripts/prepare_public.py fetches the data. The questions took 1,000 prompts
   there: --gin.EXAMPLES=1000.
-Hardware: weights are float32 here, 47 GB for 2B and 9B: an 80 GB GPU. 27B, 120
-GB with 2B, needs a sharded verifier, which scripts/sweep.py does not place yet.
-Time: not measured. A sweep has 64 points; 500 texts, 3 trials are 96,000
-decodes, some 1 s each: 27 hours on one chip; share them.
+Hardware: in bfloat16, as they are published, 2B and 9B are 24 GB, 2B and 27B
+60 GB: one 80 GB GPU, or a TPU host; with DEVICES=4 before the command, say, the
+verifier is cut over four of its chips. For sharing see paper_t5.py.
+Time: not measured. Sixteen sweeps of 64 points, 500 texts, 3 trials are
+1,536,000 decodes; at 1 s each 27 hours a sweep, 18 days in all on one chip.
 Result: sixteen folders in runs/paper_gemma. The cost that the paper plots here
 is the column rejection_rate.
 Published (Narasimhan et al., 2025): token rules ahead; OPT does not help, since
@@ -18,29 +19,36 @@ Published (Narasimhan et al., 2025): token rules ahead; OPT does not help, since
 import os
 
 ROOT = os.environ.get('CHECKPOINTS', 'checkpoints')
-# Buckets: widths of prompts, and caps of prompt and answer together.
+DEVICES = int(os.environ.get('DEVICES', 1))
+# Buckets: widths of prompts, and caps of answers.
 TASKS = {
-    'wmt14_ende': ('BLEU', ((512, 640), (2048, 2176))),
-    'gsm8k': ('GSM8K', ((2048, 2432),)),
-    'mbpp': ('MBPP', ((1024, 1536), (2048, 2560))),
-    'squad_v2': ('F1', ((1024, 1056), (2048, 2080))),
-    'web_questions': ('WebQ', ((128, 160),)),
-    'natural_questions': ('NQ', ((128, 160),)),
-    'trivia_qa': ('TriviaQA-EM', ((512, 544),)),
-    'cnn_dailymail': ('ROUGE-2', ((2048, 2176),))}
+    'wmt14_ende': ('BLEU', ((512, 128), (2048, 128))),
+    'gsm8k': ('GSM8K', ((2048, 384),)),
+    'mbpp': ('MBPP', ((1024, 512), (2048, 512))),
+    'squad_v2': ('F1', ((1024, 32), (2048, 32))),
+    'web_questions': ('WebQ', ((128, 32),)),
+    'natural_questions': ('NQ', ((128, 32),)),
+    'trivia_qa': ('TriviaQA-EM', ((512, 32),)),
+    'cnn_dailymail': ('ROUGE-2', ((2048, 128),))}
 CURVES = ', '.join(f'@{name}/points.Curve()' for name in (
     'lossless', 'lossy', 'bild', 'chow', 'diff', 'opt', 'v1', 'v2', 'v3',
     'tokens'))
+# Solved examples end with an empty line, and so do answers that follow them;
+# programs have empty lines of their own.
+END = {task: None if task == 'mbpp' else '\n\n' for task in TASKS}
 
 
 def get_sweep() -> list[tuple[str, tuple[str, ...], tuple[str, ...]]]:
   """(name, gin files, bindings) of each sweep; names are folders."""
+  mesh = ('gin/executors/mesh.gin',) if DEVICES > 1 else ()
+  cut = (f'MODEL = {DEVICES}',) if mesh else ()
   return [(f'{task}_{size}',
            ('gin/sweeps/paper.gin', 'gin/tasks/public.gin',
-            'gin/protocols/paper.gin'),
+            'gin/protocols/paper.gin', *mesh),
            (f"VERIFIER = '{ROOT}/gemma2_{size}_it'",
-            f"DRAFTER = '{ROOT}/gemma2_2b_it'", 'GAMMA = 1',
-            f"TASK = '{task}'", "STYLE = 'few_shot'", f"QUALITY = '{quality}'",
-            f'BUCKETS = {buckets}'))
-          for task, (quality, buckets) in TASKS.items()
-          for size in ('9b', '27b')]
+            f"DRAFTER = '{ROOT}/gemma2_2b_it'", "DTYPE = 'bfloat16'",
+            'GAMMA = 1', f"TASK = '{task}'", "STYLE = 'few_shot'",
+            f"QUALITY = '{quality}'", f'BUCKETS = {buckets}',
+            f'END = {END[task]!r}', f'sweep.Sweep.curves = [{CURVES}]', *cut))
+          for size in ('9b', '27b')
+          for task, (quality, buckets) in TASKS.items()]

@@ -6,8 +6,8 @@ Command:
   CHECKPOINTS holds <task>/t5_1_1_{small,large,xl} for each task below, T5 v1.1
   fine-tuned on it, in any format. scripts/prepare_public.py fetches the data.
 Hardware: one TPU v4 chip or an 80 GB GPU, which hold XL in float32 (12 GB).
-Time: not measured. Six sweeps of 64 points, 500 texts, 3 trials are 576,000
-decodes; at .1 s each some 16 hours. Several machines share a sweep: give each
+Time: not measured. Six sweeps of 77 points, 500 texts, 3 trials are 693,000
+decodes; at .1 s each some 19 hours. Several machines share a sweep: give each
 the same command.
 Result: six folders in runs/paper_t5, each with a table, a picture and a report.
 Published (Narasimhan et al., 2025, TPU v4), for the token rules: at the large

@@ -1,16 +1,17 @@
-"""T5 small for large, three tasks, at temperatures 0, 0.1 and 0.5, gamma 5.
+"""T5 small for large and XL, three tasks, at T 0, 0.1 and 0.5, gamma 5.
 
 Command:
   CHECKPOINTS=/data/checkpoints python scripts/sweep.py \
     --config=configs/paper_temperatures.py
-  CHECKPOINTS, hardware and sharing: see configs/paper_t5.py, which has T=1.
-Time: not measured. Three sweeps of 192 points, 500 texts, 3 trials are
-864,000 decodes; at .1 s each 24 hours.
-Result: three folders in runs/paper_temperatures with a table, a picture with a
+  CHECKPOINTS: see configs/paper_t5.py, which has T=1.
+Hardware: one TPU v4 chip or an 80 GB GPU; for sharing see paper_t5.py.
+Time: not measured. Six sweeps of 231 points, 500 texts, 3 trials are 2,079,000
+decodes; at .1 s each some 58 hours. All tasks with large come first.
+Result: six folders in runs/paper_temperatures with a table, a picture with a
 panel for each temperature, and a report.
 Published (Narasimhan et al., 2025), without figures that we know: the token
-rules and OPT reduce latency most, sequential cascades least; at T=0 the token
-rules are greedy lenience, so these curves coincide.
+rules and OPT reduce latency most, sequential cascades least; at T=0 Token is
+greedy lenience, as TokenV3 and Lenience are here.
 """
 import os
 
@@ -20,10 +21,10 @@ TASKS = ('wmt14_ende', 'xsum', 'cnn_dailymail')
 
 def get_sweep() -> list[tuple[str, tuple[str, ...], tuple[str, ...]]]:
   """(name, gin files, bindings) of each sweep; names are folders."""
-  return [(task,
+  return [(f'{task}_{size}',
            ('gin/sweeps/paper.gin', f'gin/tasks/{task}.gin',
             'gin/protocols/paper.gin'),
-           (f"VERIFIER = '{ROOT}/{task}/t5_1_1_large'",
+           (f"VERIFIER = '{ROOT}/{task}/t5_1_1_{size}'",
             f"DRAFTER = '{ROOT}/{task}/t5_1_1_small'",
             'TEMPERATURES = (0.0, 0.1, 0.5)'))
-          for task in TASKS]
+          for size in ('large', 'xl') for task in TASKS]

@@ -3,9 +3,10 @@
 Command:
   CHECKPOINTS=/data/checkpoints python scripts/sweep.py \
     --config=configs/paper_top_p.py
-  CHECKPOINTS, hardware and sharing: see configs/paper_t5.py.
-Time: not measured. Three sweeps of 64 points, 500 texts, 3 trials are 288,000
-decodes; at .1 s each 8 hours.
+  CHECKPOINTS: see configs/paper_t5.py.
+Hardware: one TPU v4 chip or a GPU with 16 GB; for sharing see paper_t5.py.
+Time: not measured. Three sweeps of 77 points, 500 texts, 3 trials are 346,500
+decodes; at .1 s each some 10 hours.
 Result: three folders in runs/paper_top_p, each with a table, a picture and a
 report.
 Published (Narasimhan et al., 2025): the paper has curves with top-p; we know no

@@ -3,10 +3,12 @@
   python scripts/sweep.py --gin_file=gin/sweeps/quickstart.gin
   python scripts/analyse.py runs/quickstart
   python scripts/analyse.py runs/quickstart --validation=0.3 --seed=1
+  python scripts/analyse.py runs/quickstart --draw SpecDecode OPT TokenV3
 
 Needs what the sweep left in the folder: scores.jsonl, examples.jsonl and
 results.jsonl. Without --validation and --seed these are the sweep's own tables,
 in runs/quickstart/tables as Markdown, LaTeX and CSV; report.html is left alone.
+--draw adds a picture of some curves, for a sweep of many: curves.png and .pdf.
 """
 from __future__ import annotations
 
@@ -30,6 +32,8 @@ def main(args: Sequence[str]) -> None:
       "the sweep's")
   add('--output', type=pathlib.Path,
       help='where the folder of tables goes; default: OUTPUT_DIR')
+  add('--draw', nargs='+', metavar='METHOD', help='curves of a picture, by '
+      'their names in the tables')
   flags = parser.parse_args(args)
   if flags.seed is not None and flags.seed < 0:
     raise ValueError(f'Got --seed {flags.seed}; allowed: whole numbers from 0.')
@@ -38,6 +42,7 @@ def main(args: Sequence[str]) -> None:
   from spec_cascades.evaluation import choosing
   from spec_cascades.evaluation import measured as measured_lib
   from spec_cascades.evaluation import results
+  from spec_cascades.evaluation import report
   from spec_cascades.evaluation import sweep
   from spec_cascades.evaluation.report import export
   from spec_cascades.evaluation.report import sections
@@ -48,13 +53,16 @@ def main(args: Sequence[str]) -> None:
   measured = dataclasses.replace(
       measured_lib.read(flags.directory / sweep.SCORES,
                         flags.directory / sweep.JOURNAL), **given)
+  rows = results.read_rows(flags.directory / sweep.RESULTS)
+  output = flags.output or flags.directory
+  drawn = report.draw(output, rows, flags.draw) if flags.draw else []
   samples = measured.samples()
   tables = sections.of_sweep(
-      results.read_rows(flags.directory / sweep.RESULTS),
-      analysis.comparisons(measured.points, samples), measured.drafting(),
+      rows, analysis.comparisons(measured.points, samples), measured.drafting(),
       analysis.analyse(measured, samples))
   print(sections.text(tables))
-  print(export.write(flags.output or flags.directory, tables))
+  for path in (*drawn, export.write(output, tables)):
+    print(path)
 
 
 if __name__ == '__main__':

@@ -100,8 +100,8 @@ def measure(files: Sequence[str], bindings: Sequence[str], *,
   if not hosts.first():
     print(f'{run.help_out()} units decoded for {run.directory}', flush=True)
     return []
-  print(f'{len(run.points)} points on {len(run.examples)} texts -> '
-        f'{run.directory}', flush=True)
+  print(f'{len(run.points)} points on {len(run.examples)} texts, at most '
+        f'{run.most_programs()} programs -> {run.directory}', flush=True)
   bar = functools.partial(tqdm.tqdm, dynamic_ncols=True,
                           mininterval=0.5 if sys.stderr.isatty() else 15)
   with profiling.traced(profile):

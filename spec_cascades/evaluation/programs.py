@@ -81,6 +81,20 @@ class Programs:
     uses_q = any(rule.__name__ == point.rule for rule in self._rules[True])
     return Name(point.model, point.drafter, point.gamma, uses_q, own)
 
+  def most(self, points: Iterable[points_lib.Point], buckets: Sequence[Bucket],
+           plan: Any) -> int:
+    """How many programs some points take at most.
+
+    Args:
+      points: All of them.
+      buckets: Of each example.
+      plan: A `work.Plan`: what is timed is so at batch 1.
+    """
+    shapes = {(bucket, 1) for bucket in buckets[:plan.timed]}
+    if plan.staged:
+      shapes |= {(bucket, plan.batch) for bucket in buckets}
+    return len(set(map(self.name, points))) * len(shapes)
+
   def call(self, point: points_lib.Point, bucket: Bucket, prompt: Any,
            keys: jax.Array) -> decode.State:
     """Decodes a batch; returns before the device has finished."""

@@ -300,6 +300,12 @@ class Run:
     return sum(decode not in journal.records for key in self.points
                for decode in self.plan.decodes(key))
 
+  def most_programs(self) -> int:
+    """How many programs all of it takes; fewer where some is done."""
+    return programs_lib.Programs(self.pair, self.sweep.curves).most(
+        self.points.values(), [programs_lib.bucket_of(len(row), self.buckets)
+                               for row in self.rows], self.plan)
+
   def common(self, journal) -> dict[str, Any]:
     """The columns that all rows share."""
     started = next(n['at'] for n in journal.notes if n['kind'] == 'started')

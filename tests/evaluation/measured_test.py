@@ -50,6 +50,16 @@ def test_another_share_chooses_on_other_texts(left, tmp_path):
       f'chosen.{end}' for end in ('md', 'tex', 'csv')}
 
 
+def test_a_few_curves_are_drawn(left, tmp_path):
+  analyse.main([str(left[0]), f'--output={tmp_path}', '--draw', 'Chow'])
+  assert {p.name for p in tmp_path.iterdir()} == {*report.CURVES, 'tables'}
+  assert all((tmp_path / name).stat().st_size > 5000
+             for name in report.CURVES)
+  with pytest.raises(ValueError, match="'OPT'; allowed: SpecDecode; Chow."):
+    analyse.main([str(left[0]), f'--output={tmp_path / "x"}', '--draw', 'OPT'])
+  assert not (tmp_path / 'x').exists()
+
+
 def read(directory):
   return measured.read(directory / sweep.SCORES, directory / sweep.JOURNAL)
 

@@ -10,6 +10,7 @@ import fakesweep
 from matplotlib import figure
 import pytest
 
+from spec_cascades import baselines
 from spec_cascades.evaluation import points
 from spec_cascades.evaluation import report
 from spec_cascades.evaluation.report import acceptance
@@ -179,6 +180,15 @@ def test_the_terminal_table_is_aligned(written, summary):
   assert 'on 40 of 40 examples' in written[1]
 
 
+def test_the_page_names_the_draft_lengths_of_rules(tmp_path):
+  """Not that of a baseline, which has its own."""
+  curves = (points.Curve(targets.Lossless, temperatures=(0.,), gammas=(3, 5)),
+            points.Curve(baselines.OriginalBiLD, (2.,), (0.,)))
+  report.write(tmp_path, fakesweep.make(limit=2, curves=curves))
+  assert 'drafter chain:drafter, gamma 3, 5, batch 1' in (
+      tmp_path / report.PAGE).read_text()
+
+
 def test_faults_are_mentioned(summary):
   assert not any('non-finite' in note for note in table.notes(summary))
   faults = [f'Chow T=1, doc{i:03d}, round 2' for i in range(7)]
@@ -201,3 +211,12 @@ def test_a_legend_keeps_within_its_picture():
   legend, = drawing.legends
   assert legend.get_window_extent().width <= drawing.bbox.width
   assert drawing.get_figheight() > plot.HEIGHT + 2 * plot.LEGEND
+
+
+def test_curves_of_one_colour_differ_in_shape():
+  """As many as a sweep of all rules at two draft lengths has."""
+  names = [points.VERIFIER, points.DRAFTER, *map(str, range(48))]
+  found = style.marks(names)
+  looks = [(found[name].light, found[name].shape) for name in names[2:]]
+  assert len(set(looks)) == 48
+  assert [found[str(i)] for i in range(8)] == list(style.MARKS)

@@ -133,7 +133,7 @@ def test_quality_in_batches_and_latency_apart(sweep, staged):
     texts[r.key, r.example].add(tuple(r.tokens))
   assert all(len(found) == 1 for found in texts.values())
   # Each model alone, each gamma: once in batches and once by one.
-  assert staged.compilations.programs == 8
+  assert staged.compilations.programs == run.most_programs() == 8
   assert {r.method for r in staged.rows} == {
       'verifier', 'drafter', 'SpecDecode, gamma 2', 'SpecDecode, gamma 3'}
 

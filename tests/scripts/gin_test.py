@@ -1,10 +1,13 @@
 """Every gin file parses, says how to run it, and names things that exist."""
+import collections
 import importlib
 import pathlib
 import re
+import shlex
 import sys
 
 import gin
+import numpy as np
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -13,7 +16,11 @@ sys.path.insert(0, str(ROOT / 'scripts'))
 import _cli  # noqa: E402
 import sweep  # noqa: E402
 
+from spec_cascades.evaluation import contests  # noqa: E402
+from spec_cascades.evaluation import findings  # noqa: E402
+from spec_cascades.evaluation import frontier  # noqa: E402
 from spec_cascades.evaluation import points  # noqa: E402
+from spec_cascades.evaluation import programs  # noqa: E402
 from spec_cascades.evaluation import rules  # noqa: E402
 from spec_cascades.evaluation import sweep as sweep_lib  # noqa: E402
 
@@ -80,6 +87,32 @@ def test_the_debian_sweeps_have_120_points(name):
   assert {p.gamma for p in grid if p.rule in rules.RULES} == {3, 5}
   every = {*rules.RULES, *rules.BASELINES}
   assert {p.rule for p in grid} == {'', *every}
+  head = (ROOT / 'configs' / f'{name}.py').read_text().replace('\\\n', ' ')
+  command, = re.findall(r'analyse.py (.*--draw.*)', head)
+  folder, _, *drawn = shlex.split(command)
+  assert folder == made.output_dir and drawn
+  assert set(drawn) <= {p.method for p in grid}
+
+
+def test_the_debian_sweep_has_curves_for_every_claim_and_few_programs():
+  (files, bindings), = sweep.several(ROOT / 'configs/debian.py')
+  _cli.configure(files, bindings)
+  made = _cli.call(sweep_lib.Sweep)
+  grid = dict(enumerate(points.expand(made.curves, gamma=made.gamma)))
+  draw = np.random.default_rng(0).random
+  samples = {key: frontier.Samples(draw(), draw(), draw(9), draw(9))
+             for key in grid}
+  found = findings.check(contests.lines(grid, samples))
+  assert {x.claim for x in found if x.verdict != findings.ABSENT} == {
+      x.claim for x in findings.check([])}
+  # For a length bucket and a batch: two for each draft length, one for each
+  # model alone, one for each baseline.
+  names = collections.Counter(
+      map(programs.Programs(None, made.curves).name, grid.values()))
+  assert sum(bool(x.baseline) for x in names) == len(rules.BASELINES)
+  assert sum(not x.drafter for x in names) == 2
+  assert collections.Counter(
+      x.gamma for x in names if x.drafter and not x.baseline) == {3: 2, 5: 2}
 
 
 def test_the_quickstart_has_fourteen_points():
@@ -127,6 +160,45 @@ def test_configurations_name_sweeps_that_exist(path):
         'runs', path.stem)
     folders.add(made.output_dir)
   assert folders
+
+
+def test_the_documentation_lists_every_configuration():
+  listed = set(re.findall(r'`(\w+\.py)`',
+                          (ROOT / 'docs/sweep.md').read_text('utf-8')))
+  assert {p.name for p in (ROOT / 'configs').glob('*.py')} <= listed
+
+
+@pytest.mark.parametrize(
+    'path', sorted((ROOT / 'configs').glob('paper_*.py')), ids=lambda p: p.stem)
+def test_the_papers_configurations_say_what_they_take(path):
+  """On what, how long, against which figures; decodes are counted."""
+  head = path.read_text(encoding='utf-8').split('"""')[1]
+  assert all(f'\n{word}' in head for word in (
+      'Command:\n', 'Hardware: ', 'Time: ', 'Result: ', 'Published ('))
+  decodes = 0
+  for files, bindings in sweep.several(path):
+    _cli.configure(files, bindings)
+    made = _cli.call(sweep_lib.Sweep)
+    grid = points.expand(made.curves, gamma=made.gamma, top_p=made.top_p)
+    assert f'{len(grid)} points' in head and (made.examples, made.trials) == (
+        500, 3)
+    decodes += len(grid) * made.examples * made.trials
+  assert f'{decodes:,}\ndecodes' in head or f'{decodes:,} decodes' in head
+
+
+def test_gemmas_have_room_for_answers_and_an_end_of_them(monkeypatch):
+  for devices in ('1', '4'):
+    monkeypatch.setenv('DEVICES', devices)
+    for files, bindings in sweep.several(ROOT / 'configs/paper_gemma.py'):
+      _cli.configure(files, bindings)
+      made = _cli.call(sweep_lib.Sweep)
+      assert all(width <= 2048 and 32 <= cap <= 512
+                 for width, cap in made.buckets)
+      assert made.dtype == 'bfloat16' and made.gamma == 1
+      assert made.asking.end == (
+          None if made.data.dataset == 'mbpp' else '\n\n')
+      assert made.mesh.model == int(devices) and made.mesh.data == 1
+      assert 'BiLD' in {curve.rule.__name__ for curve in made.curves}
 
 
 @pytest.mark.parametrize('content,message', [

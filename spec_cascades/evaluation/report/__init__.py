@@ -3,8 +3,11 @@ from __future__ import annotations
 
 import os
 import pathlib
+from typing import Sequence
 
 from spec_cascades.data import files
+from spec_cascades.evaluation import points
+from spec_cascades.evaluation import results
 from spec_cascades.evaluation import summary as summary_lib
 from spec_cascades.evaluation.report import export
 from spec_cascades.evaluation.report import html
@@ -14,6 +17,7 @@ from spec_cascades.evaluation.report import table
 
 FRONTIER = ('frontier.png', 'frontier.pdf')
 REJECTION = ('rejection.png', 'rejection.pdf')
+CURVES = ('curves.png', 'curves.pdf')
 PAGE = 'report.html'
 TABLES = export.FOLDER
 
@@ -36,6 +40,31 @@ def pictures(directory: pathlib.Path) -> list[pathlib.Path]:
   """Those that there are: without drafts nothing can be rejected."""
   return [path for name in (*FRONTIER, *REJECTION)
           if (path := directory / name).is_file()]
+
+
+def draw(directory: pathlib.Path, rows: Sequence[results.Row],
+         methods: Sequence[str]) -> list[pathlib.Path]:
+  """Draws the frontiers of some methods, beside both models alone.
+
+  Args:
+    directory: For the pictures, `CURVES`.
+    rows: Of all points.
+    methods: Names of curves, in the order of the legend.
+
+  Raises:
+    ValueError: The sweep has no such curve.
+  """
+  alone = (points.VERIFIER, points.DRAFTER)
+  curves = list(dict.fromkeys(row.method for row in rows
+                              if row.method not in alone))
+  if unknown := [name for name in methods if name not in curves]:
+    raise ValueError(f'Got the curve {unknown[0]!r}; allowed: '
+                     f'{"; ".join(curves)}.')
+  some = [row for name in (*alone, *methods) for row in rows
+          if row.method == name]
+  directory.mkdir(parents=True, exist_ok=True)
+  _draw(directory, CURVES, plot.frontiers(some), some[0].metric, some)
+  return [directory / name for name in CURVES]
 
 
 def _draw(directory, names, spots, what, rows) -> None:

@@ -6,6 +6,7 @@ import pathlib
 from typing import Sequence
 
 from spec_cascades.evaluation import points
+from spec_cascades.evaluation import rules
 from spec_cascades.evaluation import summary as summary_lib
 from spec_cascades.evaluation.report import acceptance
 from spec_cascades.evaluation.report import inspector
@@ -66,10 +67,9 @@ def page(summary: summary_lib.Summary, title: str) -> str:
   marks = style.marks(row.method for row in rows)
   classes = {method: f'm{i}' for i, method in enumerate(marks)}
   first = rows[0]
-  draft = next((row.drafter for row in rows if row.drafter), '')
   lead = (f'{first.examples} texts of {first.data}; verifier {first.verifier}, '
-          f'drafter {draft}, gamma {max(r.gamma for r in rows)}, '
-          f'{style.clock(first)}; {first.finished[:16].replace("T", " ")} UTC.')
+          f'{_drafts(rows)}{style.clock(first)}; '
+          f'{first.finished[:16].replace("T", " ")} UTC.')
   body = [
       f'<h1>{html.escape(title)}</h1>',
       f'<p class="soft">{html.escape(lead)}</p>', f'<p>{INTRO}</p>',
@@ -103,6 +103,16 @@ def page(summary: summary_lib.Summary, title: str) -> str:
       f'{_colours(classes, marks)}</style>\n'
           '</head>\n<body>\n'
           + '\n'.join(body) + '\n</body>\n</html>\n')
+
+
+def _drafts(rows) -> str:
+  """Who drafts and how long; baselines have lengths of their own."""
+  drafted = [row for row in rows if row.gamma
+             and row.rule.split('(')[0] not in rules.BASELINES]
+  names = list(dict.fromkeys(row.drafter for row in drafted))
+  lengths = ', '.join(map(str, sorted({row.gamma for row in drafted})))
+  who = f'drafter {names[0]}' if len(names) == 1 else f'{len(names)} drafters'
+  return f'{who}, gamma {lengths}, ' if names else ''
 
 
 def _sections(summary, classes, marks) -> str:

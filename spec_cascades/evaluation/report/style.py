@@ -38,11 +38,21 @@ MARKS = (
 
 
 def marks(methods: Iterable[str]) -> dict[str, Mark]:
-  """A mark per method: their own for the models alone, then in order."""
+  """A mark per method: their own for the models alone, then in order.
+
+  A colour that comes again has another shape, for 48 methods.
+  """
   names = list(dict.fromkeys(methods))
   others = [name for name in names if name not in ALONE]
-  found = {name: MARKS[i % len(MARKS)] for i, name in enumerate(others)}
+  found = {name: _mark(i) for i, name in enumerate(others)}
   return {name: ALONE.get(name) or found[name] for name in names}
+
+
+def _mark(i: int) -> Mark:
+  again, colour = divmod(i, len(MARKS))
+  mark, shapes = MARKS[colour], list(SHAPES)
+  shape = shapes[(shapes.index(mark.shape) + again) % len(shapes)]
+  return dataclasses.replace(mark, shape=shape)
 
 
 def by_temperature(rows: Sequence[Setting]
