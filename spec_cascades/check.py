@@ -86,8 +86,9 @@ def batch_of(prompt: Any, keys: Any) -> int:
   """The number of rows, on which prompt and keys must agree."""
   shapes = dict(prefix=prompt.prefix.shape[0],
                 prefix_lengths=len(prompt.prefix_lengths), keys=len(keys))
-  if prompt.inputs is not None:
-    shapes['inputs'] = len(prompt.inputs)
+  for name in ('inputs', 'limits'):
+    if getattr(prompt, name) is not None:
+      shapes[name] = len(getattr(prompt, name))
   if len(set(shapes.values())) > 1:
     rows = ', '.join(f'{name} {n}' for name, n in shapes.items())
     raise ValueError(f'Different numbers of rows: {rows}; give every row a '
@@ -101,6 +102,11 @@ def prompt_rows(prompt: Any, max_length: int, vocab_size: int) -> None:
   hint = ('A row needs at least one token (a decoder start token will do), no '
           'more than its prefix holds, and room for one more.')
   interval('prefix_lengths', lengths, 1, min(width, max_length - 1), hint=hint)
+  if prompt.limits is not None:
+    interval('limits', prompt.limits, 2, max_length, hint='They count the '
+             'prompt, too, and end at max_length.')
+    interval('Room of a row, its limit less its prompt',
+             np.asarray(prompt.limits) - lengths, 1, max_length, hint=hint)
   for name in ('prefix', 'inputs'):
     tokens = getattr(prompt, name)
     if tokens is not None:

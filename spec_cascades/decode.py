@@ -26,6 +26,7 @@ class State:
   done: Bool[Array, 'B']
   fault: Int[Array, 'B']      # round + 1 of the first non-finite logits, else 0
   keys: Key[Array, 'B']
+  limits: Int[Array, 'B']     # where a row ends
   cache: Any
   drafter: Any
   stats: stats_lib.Stats
@@ -41,7 +42,8 @@ class GenSpecSample:
   Attributes:
     lm: The verifier, a `LanguageModel`.
     drafter: A `Drafter`.
-    max_length: Tokens per row, the prompt's among them.
+    max_length: Tokens per row, the prompt's among them; a row may have a limit
+      of its own below it, `Prompt.limits`.
     verify: A `Verifier`.
     eos: The token that ends a row; -1 for none.
 
@@ -67,9 +69,12 @@ class GenSpecSample:
     own = jnp.arange(p)[None] < lengths[:, None]          # not the padding
     tokens = jnp.zeros((b, self.max_length), jnp.int32)
     tokens = tokens.at[:, :p].set(jnp.where(own, prompt.prefix, 0))
+    limits = jnp.full(b, self.max_length)
+    if prompt.limits is not None:
+      limits = jnp.minimum(limits, prompt.limits)
     # `check.call` refuses rows that are empty or full; here they do nothing.
-    idle = (lengths < 1) | (lengths >= self.max_length)
-    return State(tokens, lengths, idle, zero, keys, cache, drafter,
+    idle = (lengths < 1) | (lengths >= limits)
+    return State(tokens, lengths, idle, zero, keys, limits, cache, drafter,
                  stats_lib.zeros(b, self.drafter.num_nodes))
 
   def step(self, params: Any, draft_params: Any, target: Any, warp: Any,
@@ -95,7 +100,7 @@ class GenSpecSample:
     live = ~state.done & ~broken
 
     cut, new, over = jax.vmap(_cut, (0, 0, None, 0))(
-        verdict, draft.tree.tokens, self.eos, self.max_length - state.lengths)
+        verdict, draft.tree.tokens, self.eos, state.limits - state.lengths)
     emitted = jnp.where(live, cut.count + 1, 0)
     tokens = jax.vmap(_append)(state.tokens, state.lengths, new, emitted)
     feedback = types.Feedback(whole, hidden, scored, cut, live)
@@ -105,7 +110,8 @@ class GenSpecSample:
     return State(
         tokens, state.lengths + emitted, state.done | broken | (over & live),
         jnp.where(broken, state.stats.rounds + 1, state.fault), state.keys,
-        cache.accept(draft, cut, live), drafter, state.stats + counts), feedback
+        state.limits, cache.accept(draft, cut, live), drafter,
+        state.stats + counts), feedback
 
   def __call__(self, params: Any, draft_params: Any, prompt: types.Prompt,
                keys: Key[Array, 'B'], target: Any, warp: Any) -> State:

@@ -106,7 +106,12 @@ def test_empty_and_overlong_rows(lengths, match):
                              jnp.array([[1, 0], [0, 0]]))),
      'Tokens of inputs .0 is padding. is 0 in row 1; allowed: 1 to 2'),
     (dict(given=types.Prompt(jnp.ones((2, 3), jnp.int32), jnp.full(2, 3),
-                             jnp.full((2, 4), -2))), 'Token of inputs is -2')])
+                             jnp.full((2, 4), -2))), 'Token of inputs is -2'),
+    (dict(given=prompt(2).replace(limits=jnp.array([9, 10]))),
+     'limits is 10 in row 1; allowed: 2 to 9'),
+    (dict(given=prompt(2).replace(limits=jnp.array([9, 3]))),
+     'its limit less its prompt is 0 in row 1'),
+    (dict(given=prompt(2).replace(limits=jnp.array([9]))), 'limits 1')])
 def test_prompts(arguments, match):
   refused(match, **arguments)
 

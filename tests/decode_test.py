@@ -156,6 +156,21 @@ def test_forced_acceptance_is_what_it_says():
   assert abs(mean - sum(.8**k for k in range(1, gamma + 1))) < .08
 
 
+@pytest.mark.parametrize('name', DRAFTERS)
+def test_a_row_ends_at_its_own_limit(name):
+  """And is, up to there, what it is without one."""
+  drafter, params = DRAFTERS[name]
+  spec = decode.GenSpecSample(BIG, drafter, 20, eos=-1)
+  run = lambda prompt: spec(PB, params, prompt, keys(3), LOSSLESS, Warp())
+  limits = np.array([5, 9, 20])           # room for 1, 8 and 17 tokens
+  free, got = run(RAGGED), run(RAGGED.replace(limits=jnp.asarray(limits)))
+  np.testing.assert_array_equal(got.lengths, limits)
+  for mine, all_, limit in zip(got.tokens, free.tokens, limits):
+    np.testing.assert_array_equal(mine[:limit], all_[:limit])
+    assert not mine[limit:].any()
+  assert_counted(got, RAGGED.prefix_lengths)
+
+
 def test_rows_that_are_full_or_empty_do_nothing():
   """Where numbers were not checked, inside another jit."""
   spec = decode.GenSpecSample(LM, chain.Chain(LM, 2), 6, eos=-1)

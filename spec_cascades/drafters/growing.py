@@ -94,8 +94,8 @@ def decoded(lm: Any, params: Any, drafter: Any, length: int, cache: Any,
   spec = decode.GenSpecSample(lm, drafter, tokens.shape[1], eos=-1)
   zero = jnp.zeros_like(ctx.lengths)
   begun = decode.State(
-      tokens, ctx.lengths, zero > 0, zero, keys, cache, inner,
-      stats.zeros(len(zero), drafter.num_nodes))
+      tokens, ctx.lengths, zero > 0, zero, keys, zero + tokens.shape[1], cache,
+      inner, stats.zeros(len(zero), drafter.num_nodes))
 
   def body(carry):
     old, logits = carry

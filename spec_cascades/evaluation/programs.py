@@ -32,11 +32,7 @@ from spec_cascades.evaluation import timing
 
 @dataclasses.dataclass(frozen=True)
 class Bucket:
-  """Inputs of at most `width` tokens; outputs are cut at `max_length`.
-
-  Where input and output are one text, an input that is shorter than `width`
-  leaves its rest to the output.
-  """
+  """Inputs of at most `width` tokens; outputs are cut at `max_length`."""
   width: int
   max_length: int
 
@@ -220,6 +216,8 @@ class Prompts:
   def _of(self, examples):
     bucket, = {self.buckets[i] for i in examples}
     prompt = self._make([self._rows[i] for i in examples], bucket.width)
+    if self._make is text.prefix_prompt:
+      prompt = text.capped(prompt, bucket.max_length)
     prompt, keys = meshes.rows(
         self._lm, (prompt, self._keys[np.array(examples)]))
     return jax.block_until_ready((bucket, prompt, keys))

@@ -93,6 +93,11 @@ def prefix_prompt(rows: Sequence[Sequence[int]], width: int) -> types.Prompt:
                       jnp.asarray([len(row) for row in rows], jnp.int32))
 
 
+def capped(prompt: types.Prompt, new: int) -> types.Prompt:
+  """The same for at most `new` tokens in each row."""
+  return prompt.replace(limits=prompt.prefix_lengths + new)
+
+
 def encoder_prompt(rows: Sequence[Sequence[int]], width: int) -> types.Prompt:
   """What a T5 decodes from: the inputs, and 0 as the first decoder token."""
   b = len(rows)

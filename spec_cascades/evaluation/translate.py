@@ -15,6 +15,7 @@ from spec_cascades.evaluation import meshes
 from spec_cascades.evaluation import pairs
 from spec_cascades.evaluation import rules
 from spec_cascades.evaluation import stream
+from spec_cascades.evaluation import text
 
 # Inputs are padded to one of these widths: few programs for any text.
 WIDTHS = (32, 64, 128, 256, 512, 1024, 2048)
@@ -100,25 +101,22 @@ class Translator:
     lm = drafting.verifier(self._pair, drafter)
     copies = meshes.groups(lm)         # groups of devices share no row
     prompt, keys = meshes.rows(lm, (
-        self._pair.prompt([tokens] * copies, width),
+        text.capped(self._pair.prompt([tokens] * copies, width),
+                    chosen.max_length),
         decode.row_keys(chosen.seed, [index] * copies)))
     spec = decode.GenSpecSample(
         lm, drafter, chosen.max_length + prompt.prefix.shape[1],
         eos=vocabulary.ends[0])
-    shown, left = stream.Detokenizer(vocabulary), chosen.max_length
+    shown = stream.Detokenizer(vocabulary)
     for done in decode.stream(
         spec, self._pair.verifier.params, draft_params, prompt,
         keys, self._target(), self._warp()):
-      # A short prompt leaves room for more than max_length, and the loop knows
-      # one end only.
-      new = _cut(done.tokens[0][:left], vocabulary.ends)
-      left -= len(new)
+      new = _cut(done.tokens[0], vocabulary.ends)   # the loop knows one end
       yield Step(''.join(shown.add(t) for t in new),
                  tuple(stream.pieces(vocabulary, new,
                                      done.origins[0][:len(new)])),
                  len(done.drafted[0]), int(done.state.fault[0]))
-      if not left or len(new) < len(done.tokens[0]) or (
-          len(new) and new[-1] in vocabulary.ends):
+      if len(new) and new[-1] in vocabulary.ends:
         break
     yield Step(shown.finish(), (), 0)
 

@@ -64,7 +64,6 @@ class OnPolicy:
         lm, lm.pack(params), inputs, width=width, length=length, batch=rows,
         end=end, temperature=self.temperature,
         seed=jax.random.fold_in(jax.random.key(self.seed), step))
-    texts = [tokens[:length] for tokens in texts]
     lengths = np.array([len(tokens) for tokens in texts])
     weights = (np.arange(length) < lengths[:, None]).astype(np.float32)
     # Pairs that only fill up a batch stay without weight.

@@ -40,8 +40,7 @@ def translate(lm: Any, params: Any, corpus: data_lib.ParallelText,
   texts, _ = writing.write(
       lm, lm.pack(params), [corpus.encode(source) for source in sources],
       width=width, length=max_length - 1, batch=batch, end=corpus.end)
-  # A short prompt leaves room for more than a long one does.
-  return [corpus.decode(tokens[:max_length - 1]) for tokens in texts]
+  return [corpus.decode(tokens) for tokens in texts]
 
 
 class Validation:

@@ -20,6 +20,7 @@ from spec_cascades import warp
 from spec_cascades.drafters import jacobi
 from spec_cascades.evaluation import pairs
 from spec_cascades.evaluation import programs
+from spec_cascades.evaluation import text
 
 KEY = 'trajectory'
 
@@ -45,7 +46,8 @@ def write(lm: Any, params: Any, rows: Sequence[Sequence[int]], *, width: int,
   make, found, calls = pairs.prompt_of(lm), [], 0
   for first in range(0, len(rows), batch):
     part = list(rows[first:first + batch])
-    prompt = make(part + [[end]] * (batch - len(part)), width)
+    prompt = text.capped(make(part + [[end]] * (batch - len(part)), width),
+                         length)
     spec = decode.GenSpecSample(
         lm, jacobi.Jacobi(guesses), prompt.prefix.shape[1] + length, eos=end)
     starts = np.asarray(prompt.prefix_lengths)[:len(part)]

@@ -13,6 +13,7 @@ from spec_cascades import warp
 from spec_cascades.drafters import null
 from spec_cascades.evaluation import pairs
 from spec_cascades.evaluation import programs
+from spec_cascades.evaluation import text
 
 
 def write(lm: Any, params: Any, rows: Sequence[Sequence[int]], *, width: int,
@@ -26,8 +27,7 @@ def write(lm: Any, params: Any, rows: Sequence[Sequence[int]], *, width: int,
     params: Its parameters in decode layout.
     rows: Tokens of the inputs.
     width: Of the inputs, at least the longest.
-    length: New tokens after an input of `width`; where input and output are one
-      text, a shorter input leaves its rest to the output.
+    length: New tokens of a row, at most.
     batch: Rows of a call.
     end: Token that ends an answer.
     drafter: Who drafts; the law of the answers is the model's own whoever does.
@@ -44,7 +44,8 @@ def write(lm: Any, params: Any, rows: Sequence[Sequence[int]], *, width: int,
   make, texts, calls = pairs.prompt_of(lm), [], 0
   for first in range(0, len(rows), batch):
     part = list(rows[first:first + batch])
-    prompt = make(part + [[end]] * (batch - len(part)), width)
+    prompt = text.capped(make(part + [[end]] * (batch - len(part)), width),
+                         length)
     spec = decode.GenSpecSample(
         lm, drafter, prompt.prefix.shape[1] + length, eos=end)
     state = spec(params, draft_params, prompt,
