@@ -1,4 +1,4 @@
-"""What every file of gin/train configures can be made, and fits together.
+"""What every file of gin/train and gin/compare configures can be made.
 
 Models, losses and optimisers are made of shapes alone; texts are a few lines.
 """
@@ -20,6 +20,7 @@ from spec_cascades.models import heads
 from spec_cascades.models import reduced
 from spec_cascades.models import t5
 from spec_cascades.training import checks
+from spec_cascades.training import comparing
 from spec_cascades.training import data
 from spec_cascades.training import distill
 from spec_cascades.training import loop
@@ -66,7 +67,8 @@ def folder(tmp_path_factory):
 
 def configure(name, folder, *bindings):
   """Reads a file; all that must be set is set, and vocabularies are here."""
-  text = (ROOT / f'gin/train/{name}.gin').read_text(encoding='utf-8')
+  file = f'gin/{name if "/" in name else f"train/{name}"}.gin'
+  text = (ROOT / file).read_text(encoding='utf-8')
   required = dict(CORPUS=str(folder), WEIGHTS=SHIPPED)
   if name in GEMMA:
     pytest.importorskip('tokenizers')
@@ -75,11 +77,11 @@ def configure(name, folder, *bindings):
           re.findall(r'^(\w+) = %gin\.REQUIRED', text, re.MULTILINE)]
   if name == 'gemma3_drafter':         # of the decoder that is here
     made += [f'VOCAB_SIZE = {PIECES}', 'WORDS = 100']
-  _cli.configure([f'gin/train/{name}.gin'], made)
+  _cli.configure([file], made)
   words = 'text.Vocabulary.path'
   if words in gin.config_str():
     made.append(f'{words} = {SHIPPED + "/sentencepiece.model"!r}')
-  _cli.configure([f'gin/train/{name}.gin'], [*made, *bindings])
+  _cli.configure([file], [*made, *bindings])
 
 
 @functools.cache
@@ -146,6 +148,26 @@ def test_a_corpus_can_be_begun(name, folder):
   path = pathlib.Path(given['verifier'])
   lm = checkpoints.source_of(path).lm if path.exists() else start.model(SHIPPED)
   start.check(lm, corpus, 24)
+
+
+@pytest.mark.parametrize('name,bindings,trained', [
+    ('debian_ende', (), 0), ('losses', (), 18),
+    ('losses', ("LOSSES = {'jsd': @jsd/losses.Distillation()}",
+                "POLICIES = {'own': @drafter/comparing.Policy()}"), 1)])
+def test_a_comparison_can_be_made(name, bindings, trained, folder):
+  configure(f'compare/{name}', folder, *bindings)
+  chosen = _cli.call(comparing.Comparison)
+  assert chosen.examples == 500 and chosen.temperatures == (0., 1.)
+  assert len(chosen.trained) == trained
+  assert [*chosen.drafters, *chosen.trained][0] in (
+      'shipped', 'ce-corpus', 'jsd-own')
+  for run in chosen.trained.values():
+    assert run.teacher == chosen.verifier
+    checks.check(run)
+  kinds = {(type(run.distillation.divergence), run.distillation.mix,
+            run.on_policy.share, run.corpus.directory)
+           for run in chosen.trained.values()}
+  assert len(kinds) == trained
 
 
 def test_every_file_is_a_run_or_part_of_one():
