@@ -178,8 +178,10 @@ def train(run: Run, *, log: Callable[[str], None] = print
                      state.params)
     with progress_lib.Progress(folder if hosts.first() else None, log,
                                total=recipe.steps,
-                               tensorboard=recipe.tensorboard) as progress:
-      return _run(run, update, state, memory, lessons, guide, saves, progress)
+                               tensorboard=recipe.tensorboard
+                               ) as progress, _Terminated() as terminated:
+      return _run(run, update, state, memory, lessons, guide, saves, progress,
+                  terminated)
 
 
 def _silent(line: str) -> None:
@@ -271,8 +273,16 @@ class _Terminated:
 
   def __init__(self):
     self.received = False
+
+  def __enter__(self) -> _Terminated:
+    self._before = signal.getsignal(signal.SIGTERM)
     if hosts.count() == 1:
       signal.signal(signal.SIGTERM, self._note)
+    return self
+
+  def __exit__(self, *error) -> None:
+    if hosts.count() == 1:
+      signal.signal(signal.SIGTERM, self._before or signal.SIG_DFL)
 
   def _note(self, number, frame):
     del number, frame
@@ -284,9 +294,9 @@ class _Terminated:
     return self.received
 
 
-def _run(run, update, state, memory, lessons, teacher, saves, progress):
+def _run(run, update, state, memory, lessons, teacher, saves, progress,
+         terminated):
   recipe = run.recipe
-  terminated = _Terminated()
   steps = steps_lib.Steps(run, update, state, teacher, progress, lessons,
                           memory, saves.latest_step)
 
