@@ -11,6 +11,7 @@ from spec_cascades.training import comparing
 from spec_cascades.training import divergences
 from spec_cascades.training import losses
 from spec_cascades.training import policies
+from tests.scripts import cli_test
 from training.runs import run_of
 
 LOSSES = dict(ce=losses.Distillation(mix=1.),
@@ -152,3 +153,17 @@ def test_bad_runs_and_files_are_refused_before_anything_is_trained(
     comparing.compare(dataclasses.replace(
         chosen, drafters=dict(other=str(other))), log=lambda line: None)
   assert not (tmp_path / 'runs').exists()
+
+
+def test_the_script_refuses_in_one_line(tmp_path):
+  def given(*bindings):
+    return ['--gin_file=gin/compare/debian_ende.gin',
+            f'--gin.OUTPUT={tmp_path / "out"}',
+            f'--gin.CORPUS={tmp_path / "nowhere"}', *bindings]
+
+  cli_test.check('compare_drafters', [
+      ([], '--gin_file'), (given(), 'No corpus at'),
+      (given('--gin.DRAFTERS={}'), 'Got no drafter'),
+      (given('--gin.EXAMPLES=0'), 'examples of Comparison is 0'),
+      (given('--gin.LOSSES={}'), "Unknown gin name 'LOSSES'")])
+  assert not (tmp_path / 'out').exists()
