@@ -24,6 +24,7 @@ from spec_cascades.models import reduced
 from spec_cascades.training import ahead
 from spec_cascades.training import consistent
 from spec_cascades.training import data as data_lib
+from spec_cascades.training import exits
 from spec_cascades.training import follow
 from spec_cascades.training import losses
 from spec_cascades.training import online as online_lib
@@ -106,7 +107,8 @@ class Run:
     on_policy: Which batches have targets that the student writes.
     objective: The loss of a `heads.Beside`, which is its own teacher:
       `ahead.Ahead` of a `heads.Headed` or `masks.Masked`, `follow.Follow` of
-      a `features.Featured`. Of another model `consistent.Consistent`.
+      a `features.Featured`. Of another model `consistent.Consistent`, or
+      `exits.Exits`.
     online: Serves the corpus's inputs with the student as the teacher's
       drafter, and trains it on what was rejected; a step is then `every`
       requests and one update.
@@ -192,19 +194,21 @@ def _check_objective(run):
   """Refuses a loss that is not of the model, or texts that are not of it."""
   objective = run.objective and type(run.objective)
   steady = objective is consistent.Consistent
+  whole = objective in (consistent.Consistent, exits.Exits)
   if OBJECTIVES.get(type(run.lm)) is not objective and not (
-      steady and not isinstance(run.lm, reduced.Around)):
+      whole and not isinstance(run.lm, reduced.Around)):
     raise ValueError(f'Got a {type(run.lm).__name__} and objective='
                      f'{run.objective}; allowed: heads.Headed and masks.Masked '
                      'with ahead.Ahead, features.Featured with follow.Follow, '
-                     'T5s and decoders with consistent.Consistent or none.')
+                     'T5s and decoders with consistent.Consistent, exits.Exits '
+                     'or none.')
   if steady != bool(run.corpus.guesses):
     raise ValueError(f'Got objective={run.objective} and a corpus with guesses='
                      f'{run.corpus.guesses}; allowed: guesses above 0 with '
                      'consistent.Consistent, 0 without. Set '
                      'data.ParallelText.guesses.')
-  if steady and run.teacher is not None:
-    raise ValueError('Got consistent.Consistent and a teacher; allowed: the '
+  if whole and run.teacher is not None:
+    raise ValueError(f'Got {objective.__name__} and a teacher; allowed: the '
                      'model is its own. Leave out teacher.')
 
 
