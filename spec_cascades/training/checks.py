@@ -10,6 +10,7 @@ from spec_cascades.models import masks
 from spec_cascades.models import reduced
 from spec_cascades.training import ahead
 from spec_cascades.training import consistent
+from spec_cascades.training import exits
 from spec_cascades.training import follow
 from spec_cascades.training import sharding
 from spec_cascades.training import start
@@ -40,19 +41,21 @@ def _objective(run):
   """Refuses a loss that is not of the model, or texts that are not of it."""
   objective = run.objective and type(run.objective)
   steady = objective is consistent.Consistent
+  whole = objective in (consistent.Consistent, exits.Exits)
   if OBJECTIVES.get(type(run.lm)) is not objective and not (
-      steady and not isinstance(run.lm, reduced.Around)):
+      whole and not isinstance(run.lm, reduced.Around)):
     raise ValueError(f'Got a {type(run.lm).__name__} and objective='
                      f'{run.objective}; allowed: heads.Headed and masks.Masked '
                      'with ahead.Ahead, features.Featured with follow.Follow, '
-                     'T5s and decoders with consistent.Consistent or none.')
+                     'T5s and decoders with consistent.Consistent, exits.Exits '
+                     'or none.')
   if steady != bool(run.corpus.guesses):
     raise ValueError(f'Got objective={run.objective} and a corpus with guesses='
                      f'{run.corpus.guesses}; allowed: guesses above 0 with '
                      'consistent.Consistent, 0 without. Set '
                      'data.ParallelText.guesses.')
-  if steady and run.teacher is not None:
-    raise ValueError('Got consistent.Consistent and a teacher; allowed: the '
+  if whole and run.teacher is not None:
+    raise ValueError(f'Got {objective.__name__} and a teacher; allowed: the '
                      'model is its own. Leave out teacher.')
 
 

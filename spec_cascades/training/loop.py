@@ -110,7 +110,8 @@ class Run:
     on_policy: Which batches have targets that the student writes.
     objective: The loss of a `heads.Beside`, which is its own teacher:
       `ahead.Ahead` of a `heads.Headed` or `masks.Masked`, `follow.Follow` of
-      a `features.Featured`. Of another model `consistent.Consistent`.
+      a `features.Featured`. Of another model `consistent.Consistent`, or
+      `exits.Exits`.
     online: Serves the corpus's inputs with the student as the teacher's
       drafter, and trains it on what was rejected; a step is then `every`
       requests and one update.
