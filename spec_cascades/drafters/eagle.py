@@ -25,7 +25,7 @@ class Eagle(Line, Follower):
     features: A `models.features.Featured`; parameters are what it packs.
     length: Tokens of a draft.
 
-  References: Li et al. (2024), sec. 4, https://arxiv.org/abs/2401.15077;
+  References: Li et al. (2024), sec. 3.1, https://arxiv.org/abs/2401.15077;
     Li et al. (2025), EAGLE-3, sec. 3, https://arxiv.org/abs/2503.01840
   """
   features: Any = struct.field(pytree_node=False)

@@ -23,7 +23,7 @@ class Jacobi(Line, Stateless):
   Attributes:
     length: Guesses a round.
 
-  Reference: Santilli et al. (2023), Alg. 2, https://arxiv.org/abs/2305.10427
+  Reference: Santilli et al. (2023), https://arxiv.org/abs/2305.10427
   """
   length: int = struct.field(pytree_node=False)
 

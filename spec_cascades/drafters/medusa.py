@@ -33,7 +33,7 @@ class Medusa(struct.Fixed):
     paths: Nodes by level, as ranks: see `drafters.paths`.
 
   References: Cai et al. (2024), sec. 2.1, https://arxiv.org/abs/2401.10774;
-    Ankner et al. (2024), sec. 3, https://arxiv.org/abs/2402.05109
+    Ankner et al. (2024), https://arxiv.org/abs/2402.05109
   """
   heads: Any = struct.field(pytree_node=False)
   paths: tuple[tuple[int, ...], ...] = struct.field(pytree_node=False)

@@ -14,7 +14,7 @@ Paths = tuple[tuple[int, ...], ...]
 def cartesian(sizes: Sequence[int]) -> Paths:
   """The best sizes[0] of head 1, behind each the best sizes[1] of head 2, ...
 
-  Reference: Cai et al. (2024), sec. 2.1.1, https://arxiv.org/abs/2401.10774
+  Reference: Cai et al. (2024), sec. 2.1.2, https://arxiv.org/abs/2401.10774
   """
   levels = [itertools.product(*map(range, sizes[:depth + 1]))
             for depth in range(len(sizes))]

@@ -31,8 +31,7 @@ class SpecTr(struct.Fixed, Cached):
     chains: k.
     length: gamma.
 
-  Reference: Sun et al. (2023), SpecTr, Alg. 2 and 3,
-  https://arxiv.org/abs/2310.15141
+  Reference: Sun et al. (2023), SpecTr, https://arxiv.org/abs/2310.15141
   """
   lm: Any = struct.field(pytree_node=False)
   chains: int = struct.field(pytree_node=False)

@@ -39,7 +39,7 @@ class Tracking(Around):
     step: How far the threshold should move.
     keep: Weight of the threshold before.
 
-  Reference: Zhang et al. (2023), section 3.3, https://arxiv.org/abs/2309.08168
+  Reference: Zhang et al. (2023), https://arxiv.org/abs/2309.08168
   """
   chain: Chain
   goal: float | Float[Array, '*B'] = 0.9

@@ -5,7 +5,7 @@ speed-up: greedy acceptance over the verifier's own texts, from a pass with the
 sublayers' weights at 0, and the time of a step, from what a sublayer of each
 kind was measured to take. So nothing is compiled for a set.
 
-Reference: Zhang et al. (2023), section 3.2, https://arxiv.org/abs/2309.08168
+Reference: Zhang et al. (2023), https://arxiv.org/abs/2309.08168
 """
 from __future__ import annotations
 

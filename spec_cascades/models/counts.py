@@ -6,7 +6,7 @@
 It costs next to nothing, and it has a q: rules that read q and trees go with
 it as with any small model.
 
-Reference: Leviathan et al. (2023), sec. 4.1, https://arxiv.org/abs/2211.17192
+Reference: Leviathan et al. (2023), sec. 3.6, https://arxiv.org/abs/2211.17192
 """
 from __future__ import annotations
 

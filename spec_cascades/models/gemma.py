@@ -278,6 +278,10 @@ class Transformer(nn.Module):
     x = layers.ending(self.embed(tokens), embedded)
     return self.decoder(x, position, distance, mask, write)
 
+  def closed(self, x: Float[Array, '*axes E']) -> Float[Array, '*axes E']:
+    """What the head reads if layers end with the states x."""
+    return self.decoder.decoder_norm(x)
+
   def readout(self, hidden: Float[Array, '*axes E']) -> Float[Array, '*axes V']:
     """Float32 logits of decoder states."""
     cfg, embedder = self.config, self.token_embedder

@@ -89,6 +89,11 @@ class PackedModel(abc.ABC):
     """Logits [*axes, V], float32."""
     return self.apply(params, hidden, method='readout')
 
+  def exit(self, params: Any, left: Float[Array, '*axes E']
+           ) -> Float[Array, '*axes E']:
+    """What the head reads where decoding ends behind a layer; see `taps`."""
+    return self.apply(params, left, method='closed')
+
   def apply(self, params: Any, *args: Any, method: str) -> Any:
     """Runs a method of the module."""
     return self.module.apply({'params': params}, *args, method=method)

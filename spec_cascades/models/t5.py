@@ -323,6 +323,10 @@ class Transformer(nn.Module):
     return self.decoder(x, distance, mask, cross_mask, memory=memory,
                         write=write)
 
+  def closed(self, x: Float[Array, '*axes E']) -> Float[Array, '*axes E']:
+    """What the head reads if layers end with the states x."""
+    return self.decoder.decoder_norm(x)
+
   def readout(self, hidden: Float[Array, '*axes E']) -> Float[Array, '*axes V']:
     """Float32 logits of decoder states."""
     cfg = self.config

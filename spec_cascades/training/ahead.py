@@ -39,9 +39,9 @@ class Ahead:
       each batch, and count as many times.
 
   References: Cai et al. (2024), sec. 2.2, https://arxiv.org/abs/2401.10774;
-    Ankner et al. (2024), sec. 4, https://arxiv.org/abs/2402.05109;
+    Ankner et al. (2024), https://arxiv.org/abs/2402.05109;
     Monea et al. (2023), https://arxiv.org/abs/2311.13581;
-    Yi et al. (2024), sec. 3, https://arxiv.org/abs/2402.11809
+    Yi et al. (2024), https://arxiv.org/abs/2402.11809
   """
   decay: float = 0.8
   distillation: losses.Distillation = losses.Distillation(mix=1.0)

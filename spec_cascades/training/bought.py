@@ -6,7 +6,9 @@ The prediction comes from one teacher-forced pass over what was decoded, see
 from __future__ import annotations
 
 import dataclasses
-from typing import Sequence
+from typing import Any, Sequence
+
+import numpy as np
 
 from spec_cascades import targets
 from spec_cascades import theory
@@ -54,8 +56,15 @@ class Bought:
 
 
 def tokens_per_call(pair: pairs.Pair, corpus: data.ParallelText,
-                    sources: Sequence[str], *, gamma: int, temperature: float,
-                    max_length: int, batch: int, seed: int = 0) -> Bought:
+                    sources: Sequence[str], **numbers: Any) -> Bought:
+  """What a drafter buys; arguments are those of `measure`."""
+  return measure(pair, corpus, sources, **numbers)[0]
+
+
+def measure(pair: pairs.Pair, corpus: data.ParallelText,
+            sources: Sequence[str], *, gamma: int, temperature: float,
+            max_length: int, batch: int, seed: int = 0
+            ) -> tuple[Bought, list[np.ndarray]]:
   """Decodes texts with a chain of a drafter, and predicts what it took.
 
   Args:
@@ -68,6 +77,10 @@ def tokens_per_call(pair: pairs.Pair, corpus: data.ParallelText,
       or follows.
     batch: Rows of a call.
     seed: Of what is drawn.
+
+  Returns:
+    Figures, and of each text the probability that each of its tokens is
+    accepted if it is drafted.
   """
   rows = [corpus.encode(source) for source in sources]
   texts, calls = writing.write(
@@ -77,6 +90,5 @@ def tokens_per_call(pair: pairs.Pair, corpus: data.ParallelText,
       draft_params=pair.drafter.params, temperature=temperature, seed=seed)
   rates = forced.acceptance(pair, rows, texts, targets.Lossless(),
                             warp.Warp(temperature))
-  return Bought(temperature, gamma,
-                theory.tokens_per_call(rates, gamma),
-                sum(map(len, texts)) / calls)
+  return Bought(temperature, gamma, theory.tokens_per_call(rates, gamma),
+                sum(map(len, texts)) / calls), rates

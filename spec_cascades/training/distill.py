@@ -81,33 +81,46 @@ def distill(corpus: data.ParallelText, verifier: str, output: str, *,
   if guesses and (drafter is not None or temperature):
     raise ValueError(f'Got guesses={guesses} with a drafter or a temperature; '
                      'allowed: neither, for greedy Jacobi trajectories.')
+  folder = pathlib.Path(output).expanduser()
+  if corpus.directory and folder.resolve() == pathlib.Path(
+      corpus.directory).expanduser().resolve():
+    raise ValueError(f'{output} is the corpus itself, whose train.jsonl would '
+                     'be replaced; give another output.')
   writer = _Writer(corpus, verifier, drafter, gamma, temperature, batch, seed,
                    guesses)
-  folder = pathlib.Path(output).expanduser()
   folder.mkdir(parents=True, exist_ok=True)
   lines = _chosen(corpus, sentences, seed)
-  texts = json.dumps(lines, sort_keys=True).encode()
-  call = dict(verifier=pairs.digest(verifier), chunk=chunk,
-              lines=hashlib.sha256(texts).hexdigest())
-  if temperature:
-    call |= dict(temperature=temperature, seed=seed)
-  if guesses:
-    call |= dict(guesses=guesses)
-  _claim(folder / 'call.json', call)
+  drawn = dict(temperature=temperature, seed=seed) if temperature else {}
+  kept = dict(guesses=guesses) if guesses else {}
+  _claim(folder / 'call.json', dict(
+      verifier=pairs.digest(verifier), chunk=chunk, lines=_digest(lines),
+      **drawn, **kept))
   for split in corpus.splits:
     if split != 'train':
       files.write_atomically(folder / f'{split}.jsonl',
                              _jsonl(corpus.lines(split)))
-  parts, began = range(0, len(lines), chunk), time.time()
+  parts = range(0, len(lines), chunk)
+  _write(folder, writer, lines, parts, shard, log)
+  _join(folder, parts, log)
+
+
+def _write(folder, writer, lines, parts, shard, log):
+  """The parts of a shard that are not there yet."""
+  began = time.time()
   todo = [i for i in parts[shard.index::shard.count]
           if not _part(folder, i).is_file()]
   for done, first in enumerate(todo, 1):
+    last = min(first + parts.step, len(lines))
     files.write_atomically(_part(folder, first),
-                           writer(lines[first:first + chunk], first))
+                           writer(lines[first:last], first))
     left = (len(todo) - done) * (time.time() - began) / done
-    log(f'{min(first + chunk, len(lines))}/{len(lines)} sentences  '
+    log(f'{last}/{len(lines)} sentences  '
         f'{writer.tokens / writer.calls:.2f} tokens a call  '
         f'left {left / 60:.0f} min')
+
+
+def _join(folder, parts, log):
+  """All parts as train.jsonl, if they are there."""
   missing = [i for i in parts if not _part(folder, i).is_file()]
   if missing:
     log(f'{len(missing)} of {len(parts)} chunks are still to come from other '
@@ -179,6 +192,11 @@ class _Writer:
     return [dict(tokens=text, states=[]) for text in texts], calls
 
 
+def _digest(lines):
+  texts = json.dumps(lines, sort_keys=True).encode()
+  return hashlib.sha256(texts).hexdigest()
+
+
 def _jsonl(lines):
   return ''.join(json.dumps(line, ensure_ascii=False) + '\n' for line in lines)
 
@@ -190,8 +208,12 @@ def _room(corpus, width):
 
 def _claim(path, call):
   """Notes what makes this output; refuses another call's."""
-  if path.is_file() and json.loads(path.read_text()) != call:
-    raise ValueError(f'{path} is of another call; give another output.')
+  try:
+    if path.is_file() and json.loads(path.read_text(encoding='utf-8')) != call:
+      raise ValueError
+  except ValueError:                   # another call, or what is no JSON
+    raise ValueError(f'{path} is of another call; give another output.'
+                     ) from None
   files.write_atomically(path, json.dumps(call) + '\n')
 
 

@@ -39,8 +39,8 @@ class Follow:
     steps: How many tokens are drafted from each position.
     decay: Of the weight from step to step.
 
-  References: Li et al. (2024), sec. 4.2, https://arxiv.org/abs/2401.15077;
-    Li et al. (2025), EAGLE-3, sec. 3, https://arxiv.org/abs/2503.01840
+  References: Li et al. (2024), sec. 3.2, https://arxiv.org/abs/2401.15077;
+    Li et al. (2025), EAGLE-3, sec. 3.2, https://arxiv.org/abs/2503.01840
   """
   classification: float = 0.1
   noise: float = 0.1

@@ -6,7 +6,7 @@ are damped, so that they start near the identity. New hidden units of an MLP
 read at random and write nothing.
 
 References: Gong et al. (2019), Efficient Training of BERT by Progressively
-Stacking; Wu et al. (2024), LLaMA Pro, sec. 3.2 (copies that write zero: here
+Stacking; Wu et al. (2024), LLaMA Pro (copies that write zero: here
 they write a little, as Adafactor's steps are relative to a parameter's size).
 """
 from __future__ import annotations

@@ -10,21 +10,17 @@ from typing import Any, Callable
 
 import jax
 import numpy as np
+import optax
 import orbax.checkpoint as ocp
 
 from spec_cascades import check
 from spec_cascades import hosts
 from spec_cascades.checkpoints import converting
 from spec_cascades.checkpoints import orbax
-from spec_cascades.evaluation import tensorboard
-from spec_cascades.models import features
-from spec_cascades.models import heads
-from spec_cascades.models import masks
+from spec_cascades.evaluation import qualities
 from spec_cascades.models import reduced
-from spec_cascades.training import ahead
-from spec_cascades.training import consistent
+from spec_cascades.training import checks
 from spec_cascades.training import data as data_lib
-from spec_cascades.training import follow
 from spec_cascades.training import losses
 from spec_cascades.training import online as online_lib
 from spec_cascades.training import optimizers
@@ -38,8 +34,6 @@ from spec_cascades.training import train_step
 
 # Of an array in a checkpoint: compressed, each, so that it is read whole.
 CHUNK_BYTES = 2**20
-OBJECTIVES = {heads.Headed: ahead.Ahead, masks.Masked: ahead.Ahead,
-              features.Featured: follow.Follow}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,6 +80,16 @@ class Recipe:
   keep: int = 2
   tensorboard: bool = False
 
+  def __post_init__(self):
+    check.interval('peak of Recipe', self.peak, 0, 1e6)
+    for low, names in ((0, ('steps', 'warmup', 'cooldown', 'gamma')), (1, (
+        'accumulate', 'log_every', 'save_every', 'eval_every', 'eval_batch',
+        'eval_sentences', 'keep')), (2, ('max_length',))):
+      for name in names:
+        check.interval(f'{name} of Recipe', getattr(self, name), low, 10**9,
+                       whole=True)
+    qualities.make(self.metric)
+
 
 @dataclasses.dataclass(frozen=True)
 class Run:
@@ -106,7 +110,8 @@ class Run:
     on_policy: Which batches have targets that the student writes.
     objective: The loss of a `heads.Beside`, which is its own teacher:
       `ahead.Ahead` of a `heads.Headed` or `masks.Masked`, `follow.Follow` of
-      a `features.Featured`. Of another model `consistent.Consistent`.
+      a `features.Featured`. Of another model `consistent.Consistent`, or
+      `exits.Exits`.
     online: Serves the corpus's inputs with the student as the teacher's
       drafter, and trains it on what was rejected; a step is then `every`
       requests and one update.
@@ -152,16 +157,10 @@ def train(run: Run, *, log: Callable[[str], None] = print
   """
   corpus, recipe = run.corpus, run.recipe
   log = log if hosts.first() else _silent
-  start.check(run.lm, corpus, recipe.max_length)
-  sharding.layout(run.mesh, run.lm)
-  _check_objective(run)
+  checks.check(run)
   if run.online is None:
     corpus.batch(0)                    # there is one, or this says why not
-  check.interval('accumulate', recipe.accumulate, 1, 10**6, whole=True)
-  if recipe.tensorboard:
-    tensorboard.check()
-  _check_texts(run)
-  optimizer = _optimizer(run)
+  optimizer = optimizer_of(run)
   teacher, guide = _teacher(run)
   folder = pathlib.Path(run.model_dir).expanduser().absolute()
   folder.mkdir(parents=True, exist_ok=True)
@@ -180,60 +179,14 @@ def train(run: Run, *, log: Callable[[str], None] = print
                      state.params)
     with progress_lib.Progress(folder if hosts.first() else None, log,
                                total=recipe.steps,
-                               tensorboard=recipe.tensorboard) as progress:
-      return _run(run, update, state, memory, lessons, guide, saves, progress)
+                               tensorboard=recipe.tensorboard
+                               ) as progress, _Terminated() as terminated:
+      return _run(run, update, state, memory, lessons, guide, saves, progress,
+                  terminated)
 
 
 def _silent(line: str) -> None:
   del line
-
-
-def _check_objective(run):
-  """Refuses a loss that is not of the model, or texts that are not of it."""
-  objective = run.objective and type(run.objective)
-  steady = objective is consistent.Consistent
-  if OBJECTIVES.get(type(run.lm)) is not objective and not (
-      steady and not isinstance(run.lm, reduced.Around)):
-    raise ValueError(f'Got a {type(run.lm).__name__} and objective='
-                     f'{run.objective}; allowed: heads.Headed and masks.Masked '
-                     'with ahead.Ahead, features.Featured with follow.Follow, '
-                     'T5s and decoders with consistent.Consistent or none.')
-  if steady != bool(run.corpus.guesses):
-    raise ValueError(f'Got objective={run.objective} and a corpus with guesses='
-                     f'{run.corpus.guesses}; allowed: guesses above 0 with '
-                     'consistent.Consistent, 0 without. Set '
-                     'data.ParallelText.guesses.')
-  if steady and run.teacher is not None:
-    raise ValueError('Got consistent.Consistent and a teacher; allowed: the '
-                     'model is its own. Leave out teacher.')
-
-
-def _check_texts(run):
-  """Refuses texts of the student's own that can't be had or judged."""
-  share, headed = run.on_policy.share, isinstance(run.lm, heads.Beside)
-  if headed and run.teacher is not None:
-    raise ValueError('Got heads and a teacher; allowed: heads learn from the '
-                     'verifier that they are on. Leave out teacher.')
-  if run.teacher is None and share and not headed:
-    raise ValueError(f'Got on_policy with a share of {share} and no teacher: a '
-                     'model learns nothing from what it wrote itself. Give a '
-                     'teacher.')
-  if share and run.corpus.packed:
-    raise ValueError(f'Got on_policy with a share of {share} and packed texts: '
-                     'a student writes one text a row. Set '
-                     'data.ParallelText.packed or policies.OnPolicy.share to '
-                     '0.')
-  if run.online is None:
-    return
-  if tuple(run.mesh) != (1, 1):
-    raise ValueError(f'Got online and mesh={tuple(run.mesh)}; allowed: one '
-                     'device, (1, 1), where requests are decoded.')
-  if run.teacher is None:
-    raise ValueError('Got online and no teacher, which is the verifier that '
-                     'the model drafts for. Give a teacher.')
-  if share:
-    raise ValueError(f'Got online and on_policy with a share of {share}; '
-                     'allowed: one of them. Leave out on_policy.')
 
 
 def _lessons(run, update, guide):
@@ -245,17 +198,19 @@ def _lessons(run, update, guide):
                             max_length=run.recipe.max_length)
 
 
-def _optimizer(run):
-  """Of the parameters that are not frozen."""
+def optimizer_of(run: Run) -> optax.GradientTransformation:
+  """Of the parameters that are not frozen; ValueError if none is left."""
   recipe = run.recipe
   rate = optimizers.schedule(
       peak=recipe.peak, warmup=recipe.warmup, total=recipe.steps,
       cooldown=recipe.cooldown, decay=run.decay)
-  shapes = jax.eval_shape(lambda: run.lm.init_params(jax.random.key(0)))
   # The ids of a reduced vocabulary are beside its parameters.
   held = ('^tokens$',) if isinstance(run.lm, reduced.Reduced) else ()
   if run.objective is not None and not run.objective.verifier:
     held = ('^model/',)
+  if not (run.freeze or held):
+    return run.optimizer(rate)
+  shapes = jax.eval_shape(lambda: run.lm.init_params(jax.random.key(0)))
   return optimizers.frozen(run.optimizer(rate), (*run.freeze, *held), shapes)
 
 
@@ -319,8 +274,16 @@ class _Terminated:
 
   def __init__(self):
     self.received = False
+
+  def __enter__(self) -> _Terminated:
+    self._before = signal.getsignal(signal.SIGTERM)
     if hosts.count() == 1:
       signal.signal(signal.SIGTERM, self._note)
+    return self
+
+  def __exit__(self, *error) -> None:
+    if hosts.count() == 1:
+      signal.signal(signal.SIGTERM, self._before or signal.SIG_DFL)
 
   def _note(self, number, frame):
     del number, frame
@@ -332,9 +295,9 @@ class _Terminated:
     return self.received
 
 
-def _run(run, update, state, memory, lessons, teacher, saves, progress):
+def _run(run, update, state, memory, lessons, teacher, saves, progress,
+         terminated):
   recipe = run.recipe
-  terminated = _Terminated()
   steps = steps_lib.Steps(run, update, state, teacher, progress, lessons,
                           memory, saves.latest_step)
 

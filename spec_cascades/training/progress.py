@@ -101,9 +101,14 @@ class Progress:
   def _record(self, step: int, figures: Mapping[str, float]) -> None:
     if self._folder is None:
       return
-    with (self._folder / FILE).open('a', encoding='utf-8') as file:
-      file.write(json.dumps(dict(step=step, **figures, time=time.time())) +
-                 '\n')
+    row = json.dumps(dict(step=step, **figures, time=time.time()))
+    try:
+      with (self._folder / FILE).open('a', encoding='utf-8') as file:
+        file.write(f'{row}\n')
+    except OSError as error:
+      raise ValueError(f"{self._folder / FILE} can't be written at step {step} "
+                       f'({error}); checkpoints are whole. Make room, and the '
+                       'same command goes on from the last one.') from None
     if self._writer is not None:
       self._writer.write_scalars(step, dict(figures))
 

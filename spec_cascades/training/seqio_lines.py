@@ -47,9 +47,10 @@ class SeqioLines:
     """The examples of a split; loads TensorFlow.
 
     Raises:
-      ValueError: No such Task or split, or its examples keep no texts.
+      ValueError: No such Task or split, its files can't be read, or its
+        examples keep no texts.
     """
-    host_tensorflow.load()
+    tensorflow = host_tensorflow.load()
     import seqio  # pylint: disable=g-import-not-at-top
     if split not in self.splits:
       raise ValueError(f'{self.registered.mixture_or_task_name} has no split '
@@ -57,7 +58,14 @@ class SeqioLines:
     found = seqio.get_mixture_or_task(self.registered.mixture_or_task_name)
     examples = found.get_dataset(None, split=split, shuffle=False,
                                  num_epochs=1).as_numpy_iterator()
-    return [self._line(x) for x in itertools.islice(examples, self.limit)]
+    try:
+      return [self._line(x) for x in itertools.islice(examples, self.limit)]
+    except tensorflow.errors.OpError as error:
+      short = ' '.join(str(error.message).split())[:200]
+      raise ValueError(
+          f"{split} of {self.registered.mixture_or_task_name} can't be read "
+          f'({type(error).__name__}: {short}); its files may be damaged: '
+          'prepare them again.') from None
 
   def _line(self, example) -> dict:
     missing = [x for x in TEXTS if x + BEFORE_TOKENS not in example]

@@ -6,7 +6,7 @@ come. scripts/distill.py writes them, with its `guesses`.
 
     {"tokens": [7, 8, 9, 1], "states": [[0, [0, 0]], [1, [8, 8]], [3, [1, 1]]]}
 
-Reference: Kou et al. (2024), sec. 3.2, https://arxiv.org/abs/2403.00835
+Reference: Kou et al. (2024), https://arxiv.org/abs/2403.00835
 """
 from __future__ import annotations
 

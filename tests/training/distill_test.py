@@ -113,6 +113,11 @@ def test_another_call_or_vocabulary_is_refused(made, tmp_path):
   with pytest.raises(ValueError, match='another call'):
     distill.distill(corpus, verifier, output, sentences=3)
   assert (tmp_path / 'out' / 'train.jsonl').read_bytes() == before
+  (tmp_path / 'out' / 'call.json').write_text('cut off')
+  with pytest.raises(ValueError, match='another call'):
+    distill.distill(corpus, verifier, output, sentences=2)
+  with pytest.raises(ValueError, match='is the corpus itself'):
+    distill.distill(corpus, verifier, f'{corpus.directory}/.')
   other = tinypair.write(tmp_path / 'other', tinypair.make_vocabulary(
       tmp_path, 511), 0)
   with pytest.raises(ValueError, match='vocabularies'):

@@ -148,15 +148,44 @@ runpy.run_path(sys.argv[0], run_name='__main__')
   assert start.restore(tmp_path / 'run')[1] == 4
 
 
-def test_too_little_room_is_seen_before_writing(corpus, tmp_path, monkeypatch):
+def test_sigterm_saves_and_ends_the_run(corpus, whole, tmp_path):
+  """Where no checkpoint was due; it goes on bitwise, and later signals end."""
+  before = signal.getsignal(signal.SIGTERM)
+
+  def tell(line):
+    if line.startswith('step 6/'):
+      os.kill(os.getpid(), signal.SIGTERM)
+
+  state = loop.train(run_of(corpus, tmp_path), log=tell)
+  assert int(state.step) == start.restore(tmp_path)[1] == 6
+  assert signal.getsignal(signal.SIGTERM) is before
+  again = loop.train(run_of(corpus, tmp_path), log=lambda line: None)
+  assert int(again.step) == 12
+  jax.tree.map(np.testing.assert_array_equal, again.params, whole[1].params)
+
+
+def test_a_full_disk_is_named_and_checkpoints_stay(
+    corpus, tmp_path, monkeypatch):
+  """What was saved at step 1 is whole, whatever could not be written then."""
+  numbers = dict(save_every=1, eval_every=9, log_every=9)
+  loop.train(run_of(corpus, tmp_path, steps=1, **numbers),
+             log=lambda line: None)
+  full = run_of(corpus, tmp_path, steps=2, **{**numbers, 'log_every': 2})
+  (tmp_path / 'metrics.jsonl').unlink()
+  (tmp_path / 'metrics.jsonl').mkdir()           # as little to write to
+  with pytest.raises(ValueError, match=(
+      r"metrics.jsonl can't be written at step 2 \(.*\); checkpoints are "
+      'whole. Make room')):
+    loop.train(full, log=lambda line: None)
+  (tmp_path / 'metrics.jsonl').rmdir()
   usage = shutil.disk_usage(tmp_path)._replace(free=1000)
   monkeypatch.setattr(shutil, 'disk_usage', lambda path: usage)
   with pytest.raises(ValueError, match=(
-      r"of step 1 in .* can't be written \(OSError: 0 MB are free, up to 0 MB "
+      r"of step 2 in .* can't be written \(OSError: 0 MB are free, up to 0 MB "
       r'are needed\); those before it are whole. Make room')):
-    loop.train(run_of(corpus, tmp_path, steps=1, eval_every=2, log_every=2),
-               log=lambda line: None)
-  assert not list((tmp_path / 'checkpoints').iterdir())
+    loop.train(full, log=lambda line: None)
+  assert [x.name for x in (tmp_path / 'checkpoints').iterdir()] == ['1']
+  assert start.restore(tmp_path)[1] == 1
 
 
 def test_a_damaged_checkpoint_is_named(corpus, tmp_path):

@@ -95,6 +95,26 @@ def test_activations_computed_again_change_no_gradient(name):
 
 @pytest.mark.parametrize('make', [optimizers.adafactor, optimizers.adamw],
                          ids=lambda x: x.__name__)
+def test_masters_are_float32_where_activations_are_bfloat16(make):
+  """Parameters, the optimiser's arrays, the loss and its sums."""
+  narrow = tiny.in_bfloat16(LM)
+  update = train_step.Update(narrow, make(lambda step: .05))
+  with jax.numpy_dtype_promotion('standard'):         # optax's Adam needs it
+    state = jax.eval_shape(update.init, PARAMS)
+    after = jax.eval_shape(update, state, BATCH)
+  kinds = {x.dtype for x in jax.tree.leaves(after)}
+  assert kinds == {jnp.dtype('int32'), jnp.dtype('float32')}
+  assert jax.tree.map(lambda x: x.dtype, after[0]) == jax.tree.map(
+      lambda x: x.dtype, state)
+  products = [line for line in str(jax.make_jaxpr(update.loss)(
+      PARAMS, BATCH)).splitlines() if 'dot_general' in line]
+  assert any(':bf16' in line for line in products)
+  assert not any('bf16' in line for line in str(jax.make_jaxpr(
+      train_step.Update(LM, None).loss)(PARAMS, BATCH)).splitlines())
+
+
+@pytest.mark.parametrize('make', [optimizers.adafactor, optimizers.adamw],
+                         ids=lambda x: x.__name__)
 def test_a_batch_is_learnt_by_heart(make):
   update = train_step.Update(LM, make(lambda step: .05), z_loss=0.)
   state, step = update.init(PARAMS), jax.jit(update)

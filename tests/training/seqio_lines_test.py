@@ -38,8 +38,25 @@ def corpora(tmp_path_factory):
   add('lines_test', preprocessors=[seqio.preprocessors.tokenize])
   add('lines_test_textless', preprocessors=[functools.partial(
       seqio.preprocessors.tokenize, copy_pretokenized=False)])
+  whole = directory / 'whole.tfrecord'
+  with tf.io.TFRecordWriter(str(whole)) as writer:
+    for number in range(9):
+      writer.write(b'text %d' % number)
+  shard = directory / 'train.tfrecord-00001-of-00002'
+  shard.write_bytes(whole.read_bytes()[:-30])
+
+  def damaged(split, shuffle_files=False, seed=None):
+    del split, shuffle_files, seed
+    return tf.data.TFRecordDataset([str(whole), str(shard)]).map(
+        lambda x: dict(inputs=x, targets=x))
+
+  seqio.TaskRegistry.add(
+      'lines_test_damaged', source=seqio.FunctionDataSource(
+          damaged, splits=('train',)),
+      output_features=dict(inputs=feature, targets=feature),
+      preprocessors=[seqio.preprocessors.tokenize])
   yield directory, text.Vocabulary(path)
-  for name in ('lines_test', 'lines_test_textless'):
+  for name in ('lines_test', 'lines_test_textless', 'lines_test_damaged'):
     seqio.TaskRegistry.remove(name)
 
 
@@ -72,10 +89,13 @@ def test_a_limit_takes_the_first(corpora):
     (lambda: reader('no_such_task')('train'), "No Task .*'no_such_task'"),
     (lambda: reader()('test'), "no split 'test'; it has train, validation"),
     (lambda: reader('lines_test_textless')('train'), 'keeps no text of inputs'),
+    (lambda: reader('lines_test_damaged')('train'),
+     "train of lines_test_damaged can't be read .DataLossError: .* prepare"),
     (lambda: reader(limit=0), 'limit of SeqioLines'),
     (lambda: data.ParallelText(None, None), 'one of the two'),
     (lambda: data.ParallelText('x', None, reader=reader()), 'one of the two')])
 def test_what_can_not_be_read_is_explained(corpora, make, match):
   del corpora
-  with pytest.raises(ValueError, match=match):
+  with pytest.raises(ValueError, match=match) as error:
     make()
+  assert '\n' not in str(error.value)

@@ -1,0 +1,181 @@
+"""What drafters of the shipped verifier need trained or built, and how.
+
+`INSTANCES` is the sequence: each entry after those that it needs. Commands are
+those of the gin files and scripts, and go on where they were stopped.
+`CURVES` says which of them each curve of gin/sweeps/drafters.gin reads, and
+`OWN` which of them is the verifier of a curve of gin/sweeps/drafters_own.gin.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+import dataclasses
+import json
+import pathlib
+
+CACHE = '~/.cache/spec_cascades'
+OUT = 'runs/drafters'
+VERIFIER = 'spec_cascades/assets/debian_ende/verifier'
+CHOSEN = 'paths'                  # of heads in model.json, once calibrated
+
+
+@dataclasses.dataclass(frozen=True)
+class Instance:
+  """One thing to make.
+
+  Attributes:
+    name: Unique.
+    what: In words.
+    makes: A path that is there when it is done.
+    commands: Scripts and their arguments, in turn.
+    minutes: A rough estimate on 2 quiet cores, from the model card's times of
+      the verifier's own training and distillation; None: minutes at most.
+    needs: Names of what is read.
+    calibrated: Whether model.json beside has to hold a tree, too.
+  """
+  name: str
+  what: str
+  makes: str
+  commands: tuple[tuple[str, ...], ...]
+  minutes: int | None = None
+  needs: tuple[str, ...] = ()
+  calibrated: bool = False
+
+  def there(self) -> bool:
+    """Whether it was made, to the end."""
+    place = pathlib.Path(self.makes).expanduser()
+    if not place.exists():
+      return False
+    return not self.calibrated or _has_tree(place.parents[1] / 'model.json')
+
+  def lines(self) -> list[str]:
+    """The commands as they are typed."""
+    return [' '.join(('python', *command)) for command in self.commands]
+
+
+def _has_tree(path: pathlib.Path) -> bool:
+  """Whether a tree of heads was chosen."""
+  if not path.is_file():
+    return False
+  found = json.loads(path.read_text(encoding='utf-8'))
+  return bool(found.get('heads', {}).get(CHOSEN))
+
+
+def _trained(name, what, steps, minutes, needs=('own',), *, tree=False):
+  """A run of gin/train/NAME.gin, and the tree of its heads."""
+  flag = f'--gin_file=gin/train/{name}.gin'
+  commands = [('scripts/train.py', flag)]
+  if tree:
+    commands.append(('scripts/calibrate_heads.py', flag, '--nodes=16'))
+  return Instance(name, what, f'{CACHE}/runs/{name}/checkpoints/{steps}',
+                  tuple(commands), minutes, needs, tree)
+
+
+def _written(name, what, folder, minutes, *flags):
+  """A corpus that the shipped verifier writes."""
+  output = f'{CACHE}/corpora/{folder}'
+  return Instance(name, what, f'{output}/train.jsonl', ((
+      'scripts/distill.py', '--gin_file=gin/train/distill.gin',
+      f'--gin.VERIFIER={VERIFIER}', f'--gin.OUTPUT={output}', *flags),),
+                  minutes)
+
+
+def _counted(order, name):
+  path = f'{OUT}/{name}.npz'
+  return Instance(name, f'counts of order {order}', path, ((
+      'scripts/count_table.py', '--gin_file=gin/train/drafter_boosted.gin',
+      '--order', str(order), '--output', path),), needs=('own',))
+
+
+INSTANCES = (
+    _written('own', "the verifier's own translations, 36,000 of them",
+             'debian_ende_own', 25),
+    _written('jacobi', 'the same with states of Jacobi decoding',
+             'debian_ende_jacobi', 30, '--gin.GUESSES=5'),
+    Instance('datastore', 'a datastore of the corpus',
+             f'{OUT}/datastore/datastore.json',
+             (('scripts/build_datastore.py', '--corpora', 'debian_ende',
+               '--output', f'{OUT}/datastore'),)),
+    *(_counted(i, name) for i, name in enumerate(
+        ('unigrams', 'bigrams', 'trigrams'), 1)),
+    Instance('costs', 'times of steps', f'{OUT}/costs.json',
+             (('scripts/benchmark.py', 'steps', '--dims', 'shipped',
+               '--output', f'{OUT}/costs.json'),)),
+    Instance('sublayers', 'sublayers to leave out',
+             f'{OUT}/sublayers/skipped.json',
+             (('scripts/search_layers.py', '--corpora', 'debian_ende',
+               '--output', f'{OUT}/sublayers'),), 60),
+    Instance('quickstart', 'a sweep whose texts trees are chosen on',
+             'runs/quickstart/report.html',
+             (('scripts/sweep.py', '--gin_file=gin/sweeps/quickstart.gin'),),
+             5),
+    Instance('trees', "Sequoia's trees", f'{OUT}/trees/SpecDecode_T=1.json',
+             (('scripts/shape_tree.py', 'runs/quickstart', f'{OUT}/costs.json',
+               '--gin_file=gin/sweeps/quickstart.gin', '--output',
+               f'{OUT}/trees'),), needs=('quickstart', 'costs')),
+    _trained('drafter_boosted', 'a second small model', 400, 5),
+    _trained('medusa', "Medusa's heads, and their tree", 2000, 65, tree=True),
+    _trained('hydra', "Hydra's heads, and their tree", 2000, 65, tree=True),
+    _trained('hydra_plus', "Hydra++'s heads, and their tree", 2000, 75,
+             tree=True),
+    _trained('eagle', "EAGLE's layer", 4000, 130),
+    _trained('eagle3', "EAGLE-3's layer", 4000, 200),
+    _trained('pass', 'mask tokens, for PaSS and SPACE', 2000, 260),
+    _trained('medusa_joint', 'a verifier with its heads (Medusa-2)', 1000, 80,
+             ('own', 'medusa'), tree=True),
+    _trained('space', 'a verifier with its masks (SPACE)', 1000, 150,
+             ('own', 'pass')),
+    _trained('cllm', 'a verifier for Jacobi decoding', 2000, 260, ('jacobi',)),
+    _trained('layerskip', 'a verifier whose layers draft', 2000, 150))
+BY_NAME = {x.name: x for x in INSTANCES}
+# Curves of gin/sweeps/drafters.gin, in its order, and what each one reads.
+CURVES = dict(
+    chain=(), adaptive=('costs',), tracking=(), tree=(), sequoia=('trees',),
+    spectr=(), specinfer=('drafter_boosted',), medusa=('medusa',),
+    hydra=('hydra',), hydra_plus=('hydra_plus',), eagle=('eagle',),
+    eagle_tree=('eagle',), eagle3=('eagle3',), eagle3_tree=('eagle3',),
+    jacobi=(), lookahead=(), masks=('pass',), space=('pass',), ouroboros=(),
+    warm=('datastore',), unigrams=('unigrams',), bigrams=('bigrams',),
+    trigrams=('trigrams',), ngram=(), rest=('datastore',), cascade=(),
+    horizontal=(), skip=(), sublayers=('sublayers',), exit=(), pipelined=())
+OWN = dict(joint='medusa_joint', space='space', cllm='cllm', exit='layerskip')
+
+
+def ready(curves: Iterable[str] = tuple(CURVES)) -> list[str]:
+  """Curves of `CURVES` of which everything is there."""
+  return [x for x in curves if all(BY_NAME[y].there() for y in CURVES[x])]
+
+
+def missing() -> list[Instance]:
+  """What is to be made, in order."""
+  return [x for x in INSTANCES if not x.there()]
+
+
+def wanted(names: Sequence[str]) -> list[Instance]:
+  """Those that are missing of some and of what they need, in order.
+
+  Args:
+    names: Of instances; none: all.
+
+  Raises:
+    ValueError: There is no such instance.
+  """
+  if unknown := sorted(set(names) - set(BY_NAME)):
+    raise ValueError(f'Unknown: {", ".join(unknown)}; allowed: '
+                     f'{", ".join(BY_NAME)}.')
+  chosen, rest = set(), list(names or BY_NAME)
+  while rest:
+    name = rest.pop()
+    chosen.add(name)
+    rest += [x for x in BY_NAME[name].needs if not BY_NAME[x].there()]
+  return [x for x in missing() if x.name in chosen]
+
+
+def table() -> str:
+  """All instances: what is there, and how long the rest may take."""
+  return '\n'.join(
+      f'{"there" if x.there() else _time(x.minutes):>12}  {x.name:16}{x.what}'
+      for x in INSTANCES)
+
+
+def _time(minutes):
+  return f'some {minutes} min' if minutes else 'minutes'

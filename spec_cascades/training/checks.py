@@ -1,0 +1,87 @@
+"""What can't be trained together, refused before texts or weights are read."""
+from __future__ import annotations
+
+from typing import Any
+
+from spec_cascades.evaluation import tensorboard
+from spec_cascades.models import features
+from spec_cascades.models import heads
+from spec_cascades.models import masks
+from spec_cascades.models import reduced
+from spec_cascades.training import ahead
+from spec_cascades.training import consistent
+from spec_cascades.training import exits
+from spec_cascades.training import follow
+from spec_cascades.training import sharding
+from spec_cascades.training import start
+
+OBJECTIVES = {heads.Headed: ahead.Ahead, masks.Masked: ahead.Ahead,
+              features.Featured: follow.Follow}
+
+
+def check(run: Any) -> None:
+  """Refuses a run whose parts don't go together; compiles nothing.
+
+  Args:
+    run: A `loop.Run`.
+
+  Raises:
+    ValueError: Texts that the model can't be trained on, a mesh that there is
+      not, a loss of another model, or what is not installed.
+  """
+  start.check(run.lm, run.corpus, run.recipe.max_length)
+  sharding.layout(run.mesh, run.lm)
+  _objective(run)
+  if run.recipe.tensorboard:
+    tensorboard.check()
+  _texts(run)
+
+
+def _objective(run):
+  """Refuses a loss that is not of the model, or texts that are not of it."""
+  objective = run.objective and type(run.objective)
+  steady = objective is consistent.Consistent
+  whole = objective in (consistent.Consistent, exits.Exits)
+  if OBJECTIVES.get(type(run.lm)) is not objective and not (
+      whole and not isinstance(run.lm, reduced.Around)):
+    raise ValueError(f'Got a {type(run.lm).__name__} and objective='
+                     f'{run.objective}; allowed: heads.Headed and masks.Masked '
+                     'with ahead.Ahead, features.Featured with follow.Follow, '
+                     'T5s and decoders with consistent.Consistent, exits.Exits '
+                     'or none.')
+  if steady != bool(run.corpus.guesses):
+    raise ValueError(f'Got objective={run.objective} and a corpus with guesses='
+                     f'{run.corpus.guesses}; allowed: guesses above 0 with '
+                     'consistent.Consistent, 0 without. Set '
+                     'data.ParallelText.guesses.')
+  if whole and run.teacher is not None:
+    raise ValueError(f'Got {objective.__name__} and a teacher; allowed: the '
+                     'model is its own. Leave out teacher.')
+
+
+def _texts(run):
+  """Refuses texts of the student's own that can't be had or judged."""
+  share, headed = run.on_policy.share, isinstance(run.lm, heads.Beside)
+  if headed and run.teacher is not None:
+    raise ValueError('Got heads and a teacher; allowed: heads learn from the '
+                     'verifier that they are on. Leave out teacher.')
+  if run.teacher is None and share and not headed:
+    raise ValueError(f'Got on_policy with a share of {share} and no teacher: a '
+                     'model learns nothing from what it wrote itself. Give a '
+                     'teacher.')
+  if share and run.corpus.packed:
+    raise ValueError(f'Got on_policy with a share of {share} and packed texts: '
+                     'a student writes one text a row. Set '
+                     'data.ParallelText.packed or policies.OnPolicy.share to '
+                     '0.')
+  if run.online is None:
+    return
+  if tuple(run.mesh) != (1, 1):
+    raise ValueError(f'Got online and mesh={tuple(run.mesh)}; allowed: one '
+                     'device, (1, 1), where requests are decoded.')
+  if run.teacher is None:
+    raise ValueError('Got online and no teacher, which is the verifier that '
+                     'the model drafts for. Give a teacher.')
+  if share:
+    raise ValueError(f'Got online and on_policy with a share of {share}; '
+                     'allowed: one of them. Leave out on_policy.')

@@ -1,0 +1,150 @@
+"""What drafters need, in order: as gin files, scripts and curves say."""
+import json
+import pathlib
+import re
+import subprocess
+import sys
+
+import gin
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / 'scripts'))
+import _cli  # noqa: E402
+import build_drafters  # noqa: E402
+import sweep  # noqa: E402
+
+from spec_cascades.evaluation import instances  # noqa: E402
+from spec_cascades.evaluation import points  # noqa: E402
+from spec_cascades.evaluation import sweep as sweep_lib  # noqa: E402
+from spec_cascades.training import loop  # noqa: E402
+
+RUNS = [x for x in instances.INSTANCES if '/checkpoints/' in x.makes]
+
+
+@pytest.fixture(autouse=True)
+def nothing_there(monkeypatch, tmp_path):
+  """An empty home, and an empty folder of runs."""
+  monkeypatch.setenv('HOME', str(tmp_path))
+  for name in ('spec_cascades', 'gin', 'configs', 'scripts'):
+    (tmp_path / name).symlink_to(ROOT / name)
+  monkeypatch.chdir(tmp_path)
+  yield
+  gin.clear_config()
+
+
+def make(instance, tree=True):
+  place = pathlib.Path(instance.makes).expanduser()
+  place.mkdir(parents=True, exist_ok=True)
+  if instance.calibrated:
+    heads = dict(paths=[[0], [1]] if tree else [])
+    (place.parents[1] / 'model.json').write_text(json.dumps(dict(heads=heads)))
+
+
+def scopes(name):
+  text = (ROOT / f'gin/sweeps/{name}.gin').read_text()
+  return re.findall(r'@(\w+)/points.Curve',
+                    text.rsplit('sweep.Sweep.curves', 1)[-1])
+
+
+def test_curves_are_those_of_the_sweep():
+  assert scopes('drafters') == list(instances.CURVES)
+  assert scopes('drafters_own') == ['chain', *instances.OWN]
+  read = {y for x in instances.CURVES.values() for y in x}
+  used = {y for x in instances.INSTANCES for y in x.needs}
+  assert {*read, *used, *instances.OWN.values()} == set(instances.BY_NAME)
+
+
+def test_each_comes_after_what_it_needs():
+  names = [x.name for x in instances.INSTANCES]
+  assert len(set(names)) == len(names)
+  for i, x in enumerate(instances.INSTANCES):
+    assert set(x.needs) <= set(names[:i])
+    for script, *rest in x.commands:
+      assert (ROOT / script).is_file()
+      assert all((ROOT / y.split('=')[1]).is_file() for y in rest
+                 if y.startswith('--gin_file='))
+
+
+@pytest.mark.parametrize('instance', RUNS, ids=lambda x: x.name)
+def test_runs_end_where_they_are_looked_for(instance):
+  _cli.configure([f'gin/train/{instance.name}.gin'], [])
+  run = _cli.call(loop.Run)
+  assert instance.makes == f'{run.model_dir}/checkpoints/{run.recipe.steps}'
+  corpus, = (instances.BY_NAME[x].makes for x in instance.needs
+             if x in ('own', 'jacobi'))
+  assert corpus == f'{run.corpus.directory}/train.jsonl'
+  starts = [instances.BY_NAME[x].makes for x in instance.needs
+            if x not in ('own', 'jacobi')]
+  assert [str(pathlib.PurePath(x).parents[1]) for x in starts] == [
+      run.init_from] * len(starts)
+
+
+def test_what_is_there_is_not_made_again():
+  names = lambda found: [x.name for x in found]
+  assert names(instances.wanted(['medusa_joint'])) == [
+      'own', 'medusa', 'medusa_joint']
+  make(instances.BY_NAME['own'])
+  make(instances.BY_NAME['medusa'], tree=False)
+  assert names(instances.wanted(['medusa_joint'])) == [
+      'medusa', 'medusa_joint']
+  make(instances.BY_NAME['medusa'])
+  assert names(instances.wanted(['medusa_joint'])) == ['medusa_joint']
+  assert names(instances.wanted([])) == names(instances.missing())
+  assert 'medusa' in instances.ready() and 'eagle' not in instances.ready()
+  with pytest.raises(ValueError, match='Unknown: medusae; allowed: own'):
+    instances.wanted(['medusae'])
+
+
+def test_the_script_lists_and_runs(monkeypatch, tmp_path, capsys):
+  monkeypatch.setattr(_cli, 'ROOT', tmp_path)
+  build_drafters.main(['--list'])
+  said = capsys.readouterr().out
+  for x in instances.INSTANCES:
+    assert all(line in said for line in (x.what, *x.lines()))
+  ran = []
+
+  def run(command, check):
+    ran.append(command[1:])
+    if '--order' not in command or command[3] != '2':
+      make(instances.BY_NAME[{'scripts/distill.py': 'own'}.get(
+          command[1], 'bigrams')])
+    return subprocess.CompletedProcess(command, 1 if len(ran) > 2 else 0)
+  monkeypatch.setattr(subprocess, 'run', run)
+  build_drafters.main(['bigrams'])
+  assert [x[0] for x in ran] == ['scripts/distill.py', 'scripts/count_table.py']
+  with pytest.raises(ValueError, match='trigrams failed, exit code 1'):
+    build_drafters.main(['trigrams'])
+
+
+def test_the_configuration_leaves_out_what_is_missing(capsys):
+  for name in ('own', 'eagle', 'cllm'):
+    make(instances.BY_NAME[name])
+  found = sweep.several(ROOT / 'configs' / 'drafters.py')
+  said = capsys.readouterr().err
+  for curve, needs in instances.CURVES.items():
+    there = set(needs) <= {'eagle'}
+    assert (f'left out: {curve}; python scripts/build_drafters.py' in
+            said) == (not there), curve
+  assert 'build_drafters.py layerskip' in said
+  names = [bindings[0] for _, bindings in found]
+  assert [x for x in names if 'smollm2' not in x] == [
+      "OUTPUT_DIR = 'runs/drafters/ende'", "OUTPUT_DIR = 'runs/drafters/cllm'"]
+  for files, bindings in found[:2]:
+    _cli.configure(files, bindings)
+    made = _cli.call(sweep_lib.Sweep)
+    grid = points.expand(made.curves, gamma=made.gamma)
+    drafters = {x.drafter for x in grid}
+    assert len(grid) == 2 * (len(made.curves) + 2)
+    if made.output_dir.endswith('cllm'):
+      assert made.verifier.endswith('runs/cllm') and 'jacobi' in drafters
+    else:
+      assert 'eagle_tree:~/.cache/spec_cascades/runs/eagle' in drafters
+      assert not any(x.startswith('medusa') for x in drafters)
+
+
+def test_the_document_has_every_command():
+  text = (ROOT / 'docs' / 'training.md').read_text(encoding='utf-8')
+  for x in instances.INSTANCES:
+    row, = re.findall(rf'^\| `{x.name}` \|.*$', text, re.MULTILINE)
+    assert all(f'`{" ".join(command)}`' in row for command in x.commands)
