@@ -41,12 +41,12 @@ class Sequential:
     lm: The large model p.
     small: The small model q.
     max_length: Tokens per row, the prompt's among them.
-    eos: The token that ends a row; -1 for none.
+    eos: The token that ends a row, or a tuple of such; -1 for none.
   """
   lm: Any = struct.field(pytree_node=False)
   small: Any = struct.field(pytree_node=False)
   max_length: int = struct.field(pytree_node=False)
-  eos: int = struct.field(pytree_node=False, default=1)
+  eos: int | tuple[int, ...] = struct.field(pytree_node=False, default=1)
   verify: ClassVar[verify_lib.Rejection] = verify_lib.Rejection()
 
   def __post_init__(self):

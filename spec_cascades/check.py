@@ -237,6 +237,7 @@ def call(spec: Any, prompt: Any, keys: Any, rule: Any, warp: Any) -> None:
   Shapes are always checked; numbers unless an argument is being traced.
   """
   room(prompt.prefix.shape[1], spec.max_length)
+  ends(spec.eos, spec.lm.vocab_size)
   batch = batch_of(prompt, keys)
   parts = rule, warp, spec.verify, spec.drafter
   for part in parts:
@@ -249,6 +250,15 @@ def call(spec: Any, prompt: Any, keys: Any, rule: Any, warp: Any) -> None:
   prompt_rows(prompt, spec.max_length, spec.lm.vocab_size)
   for part in parts:
     part.validate(batch)
+
+
+def ends(eos: Any, vocab_size: int) -> None:
+  """Refuses what is neither a token nor a tuple of tokens."""
+  some = eos if isinstance(eos, tuple) else (eos,)
+  if not some or not all(isinstance(x, (int, np.integer)) and
+                         -1 <= x < vocab_size for x in some):
+    raise ValueError(f'eos is {eos!r}; allowed: a token from 0 to '
+                     f'{vocab_size - 1}, a tuple of such, or -1 for none.')
 
 
 def faults(state: Any) -> list[str]:

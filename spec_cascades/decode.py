@@ -45,7 +45,7 @@ class GenSpecSample:
     max_length: Tokens per row, the prompt's among them; a row may have a limit
       of its own below it, `Prompt.limits`.
     verify: A `Verifier`.
-    eos: The token that ends a row; -1 for none.
+    eos: The token that ends a row, or a tuple of such; -1 for none.
 
   Reference: Narasimhan et al. (2025), Alg. 4, https://arxiv.org/abs/2405.19261
   """
@@ -53,7 +53,7 @@ class GenSpecSample:
   drafter: Any
   max_length: int = struct.field(pytree_node=False)
   verify: Any = Rejection()
-  eos: int = struct.field(pytree_node=False, default=1)
+  eos: int | tuple[int, ...] = struct.field(pytree_node=False, default=1)
 
   def init(self, params: Any, draft_params: Any, prompt: types.Prompt,
            keys: Key[Array, 'B']) -> State:
@@ -99,8 +99,9 @@ class GenSpecSample:
     broken = _broken(draft, logits) & ~state.done
     live = ~state.done & ~broken
 
+    ends = self.eos if isinstance(self.eos, tuple) else (self.eos,)
     cut, new, over = jax.vmap(_cut, (0, 0, None, 0))(
-        verdict, draft.tree.tokens, self.eos, state.limits - state.lengths)
+        verdict, draft.tree.tokens, ends, state.limits - state.lengths)
     emitted = jnp.where(live, cut.count + 1, 0)
     tokens = jax.vmap(_append)(state.tokens, state.lengths, new, emitted)
     feedback = types.Feedback(whole, hidden, scored, cut, live)
@@ -261,14 +262,15 @@ def _finite(logits):
   return jnp.isfinite(total) & (logits.max(-1) > -jnp.inf)
 
 
-def _cut(verdict, nodes, eos, room):
-  """Ends a verdict at its first EOS, or where `room` is used up.
+def _cut(verdict, nodes, ends, room):
+  """Ends a verdict at the first of `ends`, or where `room` is used up.
 
   Returns the verdict of the tokens kept, all tokens [D], and whether it ended.
   """
   i, count = jnp.arange(len(verdict.path)), verdict.count
   new = jnp.roll(nodes[verdict.path], -1).at[count].set(verdict.next_token)
-  end = jnp.min(jnp.where((new == eos) & (i <= count), i, len(i)))
+  ending = functools.reduce(jnp.logical_or, (new == eos for eos in ends))
+  end = jnp.min(jnp.where(ending & (i <= count), i, len(i)))
   last = jnp.minimum(jnp.minimum(count, end), room - 1)
   over = (last == end) | (last == room - 1)
   return types.Verdict(verdict.path, last, new[last]), new, over

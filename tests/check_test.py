@@ -116,6 +116,13 @@ def test_prompts(arguments, match):
   refused(match, **arguments)
 
 
+@pytest.mark.parametrize('eos', [5, -2, (), (1, 9), [1, 2], 1.0])
+def test_ends(eos):
+  spec = decode.GenSpecSample(LM, CHAIN, 9, eos=eos)
+  with pytest.raises(ValueError, match='eos is .* a token from 0 to 4'):
+    spec(P, Q, prompt(2), keys(2), LOSSLESS, Warp())
+
+
 @pytest.mark.parametrize('make', [
     lambda: chain.Chain(LM, 0), lambda: chain.Chain(LM, -3),
     lambda: ngram.NGram(0), lambda: chain.Chain(LM, 2.5),

@@ -171,6 +171,20 @@ def test_a_row_ends_at_its_own_limit(name):
   assert_counted(got, RAGGED.prefix_lengths)
 
 
+def test_a_row_ends_at_the_first_of_several_tokens():
+  drafter, params = DRAFTERS['chain']
+  run = lambda eos: decode.GenSpecSample(BIG, drafter, 40, eos=eos)(
+      PB, params, RAGGED, keys(3), LOSSLESS, Warp())
+  free, got = run(-1), run((4, 1))
+  assert set(np.asarray(free.tokens[:, 4:]).ravel()) >= {1, 4}
+  for row, start in enumerate(RAGGED.prefix_lengths.tolist()):
+    new = free.tokens[row, start:].tolist()
+    end = start + 1 + next(i for i, x in enumerate(new) if x in (1, 4))
+    assert int(got.lengths[row]) == end
+    np.testing.assert_array_equal(got.tokens[row, :end], free.tokens[row, :end])
+  assert_counted(got, RAGGED.prefix_lengths)
+
+
 def test_rows_that_are_full_or_empty_do_nothing():
   """Where numbers were not checked, inside another jit."""
   spec = decode.GenSpecSample(LM, chain.Chain(LM, 2), 6, eos=-1)

@@ -43,6 +43,9 @@ class Asking:
                        'vocabulary has one token for, whatever is before it.')
     return after[-1]
 
+  def ends(self, vocabulary: Any) -> tuple[int, ...]:
+    """All tokens at which decoding stops: that one, and the vocabulary's."""
+    return tuple(dict.fromkeys((self.end_token(vocabulary), *vocabulary.ends)))
 
   def answer(self, vocabulary: Any, tokens: Sequence[int]) -> str:
     """The text of an answer, up to `end`, which other tokens may hold too."""

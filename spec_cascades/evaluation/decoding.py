@@ -30,7 +30,7 @@ class Job:
     buckets: To choose from.
     plan: How often what is decoded.
     seed: Of the rows' keys.
-    eos: Token that ends an output.
+    eos: Tokens that end an output.
   """
   pair: pairs.Pair
   curves: Sequence[points_lib.Curve]
@@ -40,7 +40,7 @@ class Job:
   buckets: Sequence[programs_lib.Bucket]
   plan: work.Plan
   seed: int
-  eos: int
+  eos: tuple[int, ...]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -53,7 +53,7 @@ class Engine:
     self._one_text = pair.prompt is text.prefix_prompt
     self._seed, self._batch = seed, batch
     self._programs = programs_lib.Programs(
-        pair, curves, eos=asking.Asking(end=end).end_token(pair.vocabulary))
+        pair, curves, eos=asking.Asking(end=end).ends(pair.vocabulary))
     # Prompts are made once for all points: the clock must not see it.
     self.prompts = functools.lru_cache(maxsize=None)(self._make_prompts)
     self._starts: dict[Any, list[int]] = {}

@@ -59,7 +59,7 @@ class Programs:
   """Decodes one example at one point; compiles on first use."""
 
   def __init__(self, pair: pairs.Pair, curves: Sequence[points_lib.Curve], *,
-               eos: int = text.EOS):
+               eos: int | tuple[int, ...] = text.EOS):
     self._pair, self._eos = pair, eos
     by_name = {rules.label(curve.rule): curve.rule for curve in curves}
     self._baselines = {name: rule for name, rule in by_name.items()

@@ -164,7 +164,7 @@ class Run:
         [(point.drafter or drafting.NULL, point.gamma) for point in points])
     self.buckets = [programs_lib.Bucket(*pair) for pair in sweep.buckets]
     words = self.pair.vocabulary
-    self.eos = sweep.asking.end_token(words)
+    self.eos = sweep.asking.ends(words)
     self.rows = [examples_lib.encode(
         words, sweep.asking(words, x.source), self.pair.max_input_length,
         what=f'Example {x.id}', cut=self.source.cut) for x in self.examples]

@@ -106,18 +106,15 @@ class Translator:
         decode.row_keys(chosen.seed, [index] * copies)))
     spec = decode.GenSpecSample(
         lm, drafter, chosen.max_length + prompt.prefix.shape[1],
-        eos=vocabulary.ends[0])
+        eos=tuple(vocabulary.ends))
     shown = stream.Detokenizer(vocabulary)
     for done in decode.stream(
         spec, self._pair.verifier.params, draft_params, prompt,
         keys, self._target(), self._warp()):
-      new = _cut(done.tokens[0], vocabulary.ends)   # the loop knows one end
+      new = done.tokens[0]
       yield Step(''.join(shown.add(t) for t in new),
-                 tuple(stream.pieces(vocabulary, new,
-                                     done.origins[0][:len(new)])),
+                 tuple(stream.pieces(vocabulary, new, done.origins[0])),
                  len(done.drafted[0]), int(done.state.fault[0]))
-      if len(new) and new[-1] in vocabulary.ends:
-        break
     yield Step(shown.finish(), (), 0)
 
   def _target(self) -> Any:
@@ -132,9 +129,3 @@ class Translator:
     return warp_lib.Warp(
         jnp.float32(chosen.temperature), jnp.int32(chosen.top_k),
         jnp.float32(chosen.top_p), jnp.float32(0))
-
-
-def _cut(tokens: Any, ends: tuple[int, ...]) -> Any:
-  """Tokens up to the first end, which is kept."""
-  at = next((i for i, t in enumerate(tokens) if int(t) in ends), len(tokens))
-  return tokens[:at + 1]
