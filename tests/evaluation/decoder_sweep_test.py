@@ -49,8 +49,8 @@ def test_a_sweep_of_one_model(sweep):
   by_name = {row.method: row for row in found.rows}
   assert {row.drafter for row in found.rows} == {'', 'ngram', 'skip'}
   assert by_name['verifier'].tokens_per_call == 1
-  # Room that an input leaves is the output's: 262 tokens in all.
-  assert 36 < by_name['verifier'].emitted <= sum(262 - len(x) for x in run.rows)
+  # Whatever room its input leaves, no output has more than 12 tokens.
+  assert 3 <= by_name['verifier'].emitted <= 36
   again = sweep_lib.Run(sweep)(Bar)
   assert again.rows == found.rows
 

@@ -63,8 +63,22 @@ def test_no_more_than_max_length_and_nothing_behind_an_end(path):
   for index in range(5):
     steps = list(translator(tokens, index))
     assert sum(len(step.pieces) for step in steps) <= 7
-  assert translate._cut(np.array([5, 1, 6, 0]), (0, 1)).tolist() == [5, 1]
-  assert translate._cut(np.array([5, 6]), (0, 1)).tolist() == [5, 6]
+
+
+def test_it_ends_at_each_of_the_ends(path, monkeypatch):
+  pair = pairs.load(str(path), None)
+  settings = translate.Settings(drafter='ngram', max_length=20)
+  translator = translate.Translator(pair, settings)
+  tokens = translator.encode(PROMPT)
+  spelt = lambda: [piece.text for step in translator(tokens, 0)
+                   for piece in step.pieces]
+  whole = spelt()
+  vocabulary = pair.vocabulary
+  end = next(t for t in range(pair.verifier.lm.vocab_size)
+             if vocabulary.piece(t) == whole[9])
+  ends = (*vocabulary.ends, end)
+  monkeypatch.setattr(type(vocabulary), 'ends', ends)
+  assert spelt() == whole[:whole.index(whole[9]) + 1]
 
 
 def test_prompts_are_refused_in_one_line(path, tmp_path):
