@@ -89,6 +89,7 @@ class Exits:
     def part(params, states):
       logits = lm.head(params, lm.exit(params, states))
       return compare(logits, fixed, targets, weights, z_loss=z_loss)
+
     found = dict(agreement=0., acceptance=0.)
     for i in range(len(read)):
       loss, sums = (jax.checkpoint(part) if remat else part)(
