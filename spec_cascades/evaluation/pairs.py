@@ -5,9 +5,10 @@ import dataclasses
 import functools
 import hashlib
 import pathlib
-from typing import Any, Callable, Mapping
+from typing import Any, Callable, Iterator, Mapping
 
 from spec_cascades import checkpoints
+from spec_cascades.checkpoints import buffers
 from spec_cascades.checkpoints import loading
 from spec_cascades.checkpoints import native
 from spec_cascades.evaluation import meshes
@@ -43,7 +44,7 @@ class Model:
   @functools.cached_property
   def params(self) -> Any:
     """The parameters in decode layout; takes those of `checkpoint`."""
-    spent = layers.Spent.of(self.unpacked())
+    spent = _Trimmed.of(self.unpacked())
     object.__setattr__(self, 'checkpoint', None)
     return self.lm.pack(spent)
 
@@ -53,6 +54,23 @@ class Model:
       raise ValueError(f'The parameters of {self.name} were packed, and the '
                        'checkpoint let go; load it again.')
     return self.checkpoint
+
+
+class _Trimmed(layers.Spent):
+  """What was let go is given back to the system, too."""
+
+  @property
+  def nbytes(self) -> int:
+    """Of what is left."""
+    return sum(x.nbytes for x in self.values())
+
+  def items(self) -> Iterator[tuple[str, Any]]:
+    """Takes out entry after entry, in order."""
+    for name, child in super().items():
+      nbytes = child.nbytes
+      yield name, child
+      del child
+      buffers.trim(nbytes)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -129,11 +129,27 @@ def call(layer: nn.Module, *arrays: Any, remat: bool, **static: Any) -> Any:
   return (nn.remat(run) if remat else run)(layer, *arrays)
 
 
-def pack_kernel(kernel: Float[Array, 'in out'], backend: str) -> Packed:
-  """One kernel in the layout that `backend` reads fastest."""
-  out_in = kernel.size >= OUT_IN_ELEMENTS.get(backend, math.inf)
-  array = jnp.asarray(kernel.T if out_in else kernel)
+def pack_kernels(kernels: Sequence[Float[Array, 'in out']],
+                 backend: str) -> Packed:
+  """Kernels side by side in the layout that `backend` reads fastest."""
+  out_in = (sum(x.size for x in kernels)
+            >= OUT_IN_ELEMENTS.get(backend, math.inf))
+  array = _joined(kernels, out_in)
   return Packed(jax.block_until_ready(array), out_in)
+
+
+def _joined(kernels: Sequence[Float[Array, 'in out']],
+            out_in: bool) -> jax.Array:
+  if len(kernels) == 1 and not out_in:
+    return kernels[0]                # the array itself, where jit would copy it
+  return _turned(kernels) if out_in else jnp.concatenate(kernels, 1)
+
+
+@jax.jit
+def _turned(kernels: Sequence[Float[Array, 'in out']]
+            ) -> Float[Array, 'outs in']:
+  # In one program, and turned first, so that there is no array in between.
+  return jnp.concatenate([x.T for x in kernels])
 
 
 def pack(params: dict[str, Any], backend: str | None = None, *,
@@ -170,10 +186,10 @@ def pack(params: dict[str, Any], backend: str | None = None, *,
                        fused=FUSED_CROSS if cross else FUSED)
   for group in fused if joined else ():
     if set(group) <= set(kernels):
-      whole = jnp.concatenate([kernels.pop(name) for name in group], 1)
-      out[packed_name(group)] = pack_kernel(whole, backend)
-  for name, kernel in kernels.items():
-    out[name] = {'packed': pack_kernel(kernel, backend)}
+      out[packed_name(group)] = pack_kernels(
+          [kernels.pop(name) for name in group], backend)
+  for name in list(kernels):
+    out[name] = {'packed': pack_kernels([kernels.pop(name)], backend)}
   return out
 
 

@@ -14,8 +14,6 @@ from spec_cascades.models import gemma
 pytestmark = pytest.mark.slow
 
 LIMIT = 1.15
-# Beside packed weights: programs of XLA and what its allocator keeps.
-PACKING = 2**27
 SHARE = .5                             # of transformers' time
 # 123 million weights; the second has most of them in one array, as Gemmas do.
 CONFIGS = dict(
@@ -25,7 +23,7 @@ CONFIGS = dict(
     wide=gemma.GemmaConfig(
         150_000, 512, 8, 8, 4, 64, 2816, 'silu', norm_offset=0.,
         scale_embedding=False))
-# 538 million weights: beside a gigabyte what packing keeps is little.
+# 538 million weights, in arrays that glibc takes from its heap in bfloat16.
 LARGE = gemma.GemmaConfig(
     64_000, 1536, 16, 24, 8, 64, 4608, 'silu', norm_offset=0.,
     scale_embedding=False)
@@ -127,8 +125,7 @@ def test_peak_memory_is_little_more_than_the_weights(
                               dtype, form)
   print(f'\n{name} {stored} -> {dtype} {form}: {size / 1e6:.0f} MB, peak '
         f'{peak / size:.3f}x, {seconds:.2f} s of CPU')
-  allowed = size + PACKING if form else LIMIT * size
-  assert size > 2e8 and peak <= allowed
+  assert size > 2e8 and peak <= LIMIT * size
 
 
 @pytest.mark.parametrize('stored', ['float32', 'bfloat16'])

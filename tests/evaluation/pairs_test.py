@@ -171,14 +171,14 @@ def test_the_checkpoint_is_let_go_while_it_is_packed(monkeypatch):
   want, model = lm.pack(make().unpacked()), make()
   sizes = [x.nbytes for x in jax.tree.leaves(model.checkpoint)]
   held = lambda: sum(x.nbytes for x in jax.live_arrays())
-  before, most, pack = held(), [], layers.pack_kernel
+  before, most, pack = held(), [], layers.pack_kernels
 
   def watched(*args):
     out = pack(*args)
     most.append(held())
     return out
 
-  monkeypatch.setattr(layers, 'pack_kernel', watched)
+  monkeypatch.setattr(layers, 'pack_kernels', watched)
   packed = model.params
   # Four sibling kernels, old and new; and a tied table that is so small has a
   # transposed copy.
