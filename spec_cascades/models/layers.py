@@ -134,15 +134,9 @@ def pack_kernels(kernels: Sequence[Float[Array, 'in out']],
   """Kernels side by side in the layout that `backend` reads fastest."""
   out_in = (sum(x.size for x in kernels)
             >= OUT_IN_ELEMENTS.get(backend, math.inf))
-  array = _joined(kernels, out_in)
+  # Of one array `concatenate` makes no copy.
+  array = _turned(kernels) if out_in else jnp.concatenate(kernels, 1)
   return Packed(jax.block_until_ready(array), out_in)
-
-
-def _joined(kernels: Sequence[Float[Array, 'in out']],
-            out_in: bool) -> jax.Array:
-  if len(kernels) == 1 and not out_in:
-    return kernels[0]                # the array itself, where jit would copy it
-  return _turned(kernels) if out_in else jnp.concatenate(kernels, 1)
 
 
 @jax.jit
