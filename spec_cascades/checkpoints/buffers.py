@@ -123,9 +123,14 @@ def copied(array: np.ndarray | Rows, dtype: np.dtype) -> np.ndarray:
   if len(parts) == 1:
     move(parts[0])
   else:
-    with futures.ThreadPoolExecutor(THREADS) as pool:
-      list(pool.map(move, parts))
+    list(_pool().map(move, parts))
   return out
+
+
+@functools.cache
+def _pool() -> futures.ThreadPoolExecutor:
+  """Threads that stay: glibc keeps some MB for each that there ever was."""
+  return futures.ThreadPoolExecutor(THREADS)
 
 
 class _Pages(mmap.mmap):

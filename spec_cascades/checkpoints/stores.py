@@ -18,13 +18,15 @@ import jax.numpy as jnp
 import msgpack
 import numpy as np
 import tensorstore as ts
+import zstandard
 
 from spec_cascades.checkpoints import buffers
+from spec_cascades.checkpoints import chunks
 from spec_cascades.checkpoints import hub
 from spec_cascades.checkpoints import loading
 from spec_cascades.models import positions
 
-TREE, OLD_TREE, OCDBT = '_METADATA', 'checkpoint', 'manifest.ocdbt'
+TREE, OLD_TREE = '_METADATA', 'checkpoint'
 PLACEHOLDER = 'PLACEHOLDER://'
 HEADERS = {'.zarray': 'zarr', 'zarr.json': 'zarr3'}
 FLOATS = {'<f2': 'float16', '<f4': 'float32', '<f8': 'float64'}
@@ -33,7 +35,7 @@ SLACK = 2**20
 # What a reader may raise whose input may be anything.
 ERRORS = (ValueError, TypeError, KeyError, IndexError, AttributeError,
           OverflowError, RuntimeError, RecursionError, MemoryError, OSError,
-          NotImplementedError, msgpack.UnpackException)
+          NotImplementedError, msgpack.UnpackException, zstandard.ZstdError)
 
 
 def is_tree(path: pathlib.Path) -> bool:
@@ -64,12 +66,17 @@ def tree(item: pathlib.Path) -> dict[str, str | np.ndarray]:
 
 @dataclasses.dataclass(frozen=True)
 class Stored:
-  """An array in a store, with what its header says."""
+  """An array in a store, with what its header says.
+
+  `span` is where its only chunk is, if that is to be read as a stream.
+  """
   path: pathlib.Path
   spec: Mapping[str, Any]
   shape: tuple[int, ...]
   chunk: tuple[int, ...]
   dtype: np.dtype
+  span: chunks.Span | None = None
+  packed: bool = False
 
   @property
   def nbytes(self) -> int:
@@ -77,6 +84,10 @@ class Stored:
 
   def open(self) -> buffers.Rows:
     """Opens it; what is indexed is what is read."""
+    if self.span is not None:
+      stream = chunks.Stream(self.span, self.packed, self.shape,
+                             self.dtype)
+      return self._rows(stream)
     row = self.nbytes // self.shape[0] if self.shape else 0
     # Rows are asked for a few at a time: a chunk is decoded once.
     held = min(self.nbytes, 2 * row * self.chunk[0]) if row else 0
@@ -85,10 +96,12 @@ class Stored:
       array = ts.open(self.spec, read=True, context=ts.Context(pool)).result()
       if (array.shape, array.dtype.numpy_dtype) != (self.shape, self.dtype):
         raise ValueError('its header changed')
+    return self._rows(lambda part: array[part].read().result())
 
+  def _rows(self, read: Callable[[Any], np.ndarray]) -> buffers.Rows:
     def make(part: Any) -> np.ndarray:
       with loading.readable(self.path, *ERRORS):
-        return np.asarray(array[part].read().result())
+        return np.asarray(read(part))
     return buffers.Rows(self.shape, self.dtype, make)
 
 
@@ -100,7 +113,7 @@ def arrays(directory: pathlib.Path, wanted: Mapping[str, str | np.ndarray]
     ValueError: An array is missing, not whole, or not of floats.
   """
   base = dict(driver='file', path=f'{directory.absolute()}/')
-  if (directory / OCDBT).is_file():
+  if chunks.in_ocdbt(directory):
     base = dict(driver='ocdbt', base=base, path='')
   names = {name for name in wanted.values() if isinstance(name, str)}
   with loading.readable(directory, *ERRORS):
@@ -114,21 +127,30 @@ def arrays(directory: pathlib.Path, wanted: Mapping[str, str | np.ndarray]
   if missing:
     raise loading.Broken(f'{directory} lacks the arrays {loading.some(missing)}'
                          '; get them again.')
-  out = {}
+  out, streams = {}, {}
   for ours, name in wanted.items():
     if not isinstance(name, str):
       out[ours], kind = np.asarray(name), np.asarray(name).dtype.name
     else:
       with loading.readable(directory / name, *ERRORS):
-        driver, shape, chunk, kind = _checked(*headers[name], held[name])
+        driver, header = HEADERS[headers[name][0]], json.loads(headers[name][1])
+        shape, chunk, kind, first = _checked(driver, header, held[name])
+        packed = chunks.compressed(header)
       spec = dict(driver=driver,
                   kvstore={**base, 'path': f'{base["path"]}{name}/'})
       out[ours] = Stored(directory / name, spec, shape, chunk,
                          np.dtype(jnp.dtype(FLOATS.get(kind))))
+      if (chunk == shape and out[ours].nbytes >= chunks.SMALLEST
+          and packed is not None):
+        streams[ours] = f'{name}/{first}', packed
     if kind not in FLOATS:
       raise ValueError(f'{directory}: {ours} is {kind}; allowed: '
                        f'{", ".join(sorted(set(FLOATS.values())))}.')
-  return out
+  with loading.readable(directory, *ERRORS):
+    found = chunks.spans(directory, {key for key, _ in streams.values()})
+  return out | {
+      ours: dataclasses.replace(out[ours], span=found[key], packed=packed)
+      for ours, (key, packed) in streams.items() if key in found}
 
 
 def leaf(array: Stored | np.ndarray, name: str) -> loading.Leaf:
@@ -199,20 +221,19 @@ def _parts(keys: Collection[str], names: Collection[str]
   return out
 
 
-def _checked(header: str, raw: bytes, parts: set[str]
-             ) -> tuple[str, tuple[int, ...], tuple[int, ...], str]:
-  """Driver, shape, chunk and dtype of an array all of whose chunks are there.
+def _checked(driver: str, header: Mapping[str, Any], parts: set[str]
+             ) -> tuple[tuple[int, ...], tuple[int, ...], str, str]:
+  """Shape, chunk, dtype and first key of an array whose chunks are all there.
 
   A store reads a chunk that is missing as zeros, so it must not be opened.
   """
-  found, driver = json.loads(raw), HEADERS[header]
   if driver == 'zarr':
-    chunk, dtype, mark = found['chunks'], found['dtype'], ''
-    split = found.get('dimension_separator', '.')
+    chunk, dtype, mark = header['chunks'], header['dtype'], ''
+    split = header.get('dimension_separator', '.')
   else:
-    chunk = found['chunk_grid']['configuration']['chunk_shape']
-    dtype, mark, split = found['data_type'], 'c', '/'
-  shape = found['shape']
+    chunk = header['chunk_grid']['configuration']['chunk_shape']
+    dtype, mark, split = header['data_type'], 'c', '/'
+  shape = header['shape']
   if len(chunk) != len(shape) or not all(
       type(s) is int and type(c) is int and 1 <= c <= s
       for s, c in zip(shape, chunk)):
@@ -222,9 +243,9 @@ def _checked(header: str, raw: bytes, parts: set[str]
     raise ValueError(f'{len(parts)} files for {math.prod(map(len, grid))} '
                      'chunks')
   first = [mark] if mark else []
-  lacking = [key for index in itertools.product(*grid)
-             if (key := split.join([*first, *map(str, index)]) or '0')
-             not in parts]
+  keys = [split.join([*first, *map(str, index)]) or '0'
+          for index in itertools.product(*grid)]
+  lacking = [key for key in keys if key not in parts]
   if lacking:
     raise ValueError(f'no chunk {loading.some(lacking)}')
-  return driver, tuple(shape), tuple(chunk), str(dtype)
+  return tuple(shape), tuple(chunk), str(dtype), keys[0]

@@ -24,10 +24,6 @@ T5 = t5.T5Config(vocab_size=32_128, emb_dim=1024, num_heads=16,
 # Its large arrays are 82 MB each.
 WIDE_T5 = tinypair.config(512, 1, mlp_dim=40_000)
 LLAMA, WIDE = hub.CONFIGS['llama'], hub.CONFIGS['wide']
-# Orbax stores an array as one compressed chunk unless told otherwise, as our
-# training loop does: decoding it takes the chunk and
-# the array at once, beside the parameter that they become.
-CHUNK = WIDE.vocab_size * WIDE.emb_dim * 4
 
 
 def drawn(lm):
@@ -84,17 +80,17 @@ def write_run(place, _, config=WIDE_T5):
   return place
 
 
-@pytest.mark.parametrize('write,small,more', [
+@pytest.mark.parametrize('write,small', [
     (write_gguf, dataclasses.replace(hub.SMALL, emb_dim=32, mlp_dim=64,
-                                     num_kv_heads=2, head_dim=32), 0),
+                                     num_kv_heads=2, head_dim=32)),
     (write_t5x, dataclasses.replace(
         T5, vocab_size=128, emb_dim=16, num_heads=2, head_dim=8, mlp_dim=8,
-        num_encoder_layers=1, num_decoder_layers=1), 0),
-    (write_run, tinypair.config(16, 1), 0),
-    (write_gemma, dataclasses.replace(hub.SMALL, mlp_dim=24), CHUNK)])
+        num_encoder_layers=1, num_decoder_layers=1)),
+    (write_run, tinypair.config(16, 1)),
+    (write_gemma, dataclasses.replace(hub.SMALL, mlp_dim=24))])
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
 def test_peak_memory_is_little_more_than_the_weights(
-    write, small, more, dtype, tmp_path, monkeypatch):
+    write, small, dtype, tmp_path, monkeypatch):
   if write is write_gguf:
     pytest.importorskip('gguf')
   for name in ('small', 'large'):
@@ -104,4 +100,4 @@ def test_peak_memory_is_little_more_than_the_weights(
   peak, size, seconds = hub.child(hub.MEASURE, first, path, dtype, '')
   print(f'\n{write.__name__} -> {dtype}: {size / 1e6:.0f} MB, peak '
         f'{peak / size:.3f}x, {seconds:.2f} s of CPU')
-  assert size > 1.5e8 and peak <= max(hub.LIMIT * size, 2.2 * more)
+  assert size > 1.5e8 and peak <= hub.LIMIT * size
