@@ -2,19 +2,22 @@
 
 The engine names its parts (`jax.named_scope`), and the compiler passes the
 names on to the operations that it makes of them. One that it made of several
-parts, a fusion, counts for the part that its last operation comes from.
+parts, a fusion, counts for the part that its last operation comes from; one
+that lost its name, as matrix products do on a CPU, for that of what it calls,
+takes, gives or is called by.
 """
 from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
 import pathlib
 from typing import Any, Callable, Iterator, Mapping
 
 import jax
 
 PARTS = ('prompts', 'drafting', 'verification', 'sampling', 'cache_writes')
-OTHER = 'other'
+CACHE, OTHER = PARTS[-1], 'other'
 # They last as long as what is inside them, which has events of its own.
 OUTER = ('while', 'conditional', 'call')
 # Fields of XSpace, XPlane, XEventMetadata, XStat, HloProto, HloModuleProto,
@@ -23,6 +26,7 @@ OUTER = ('while', 'conditional', 'call')
 # xla/service/hlo.proto
 PLANE, EVENTS, STATS, BYTES = 1, 4, 5, 6
 MODULE, ID, COMPUTATION, INSTRUCTION, METADATA = 1, 5, 3, 2, 7
+NUMBER, OPERANDS, CALLED = 35, 36, 38
 METADATA_PLANE = b'/host:metadata'
 
 
@@ -118,14 +122,69 @@ def instructions(path: pathlib.Path) -> dict[int, dict[str, tuple[str, str]]]:
   return found
 
 
+@dataclasses.dataclass
+class _Instruction:
+  """One of a program; others are referred to by their numbers."""
+  name: str
+  opcode: str
+  scope: str
+  operands: list[int]
+  called: list[int]
+  near: list[int] = dataclasses.field(default_factory=list)
+
+
 def _of_module(module: bytes) -> dict[str, tuple[str, str]]:
-  out = {}
+  found, computations = {}, {}
   for computation in _all(module, COMPUTATION):
-    for instruction in _all(computation, INSTRUCTION):
-      name, opcode = (_all(instruction, i)[0].decode() for i in (1, 2))
-      scope = [x.decode() for some in _all(instruction, METADATA)
-               for x in _all(some, 2)]
-      out[name] = opcode, (scope or [''])[0]
+    inside = computations[_all(computation, ID)[0]] = []
+    for x in _all(computation, INSTRUCTION):
+      name, opcode = (_all(x, i)[0].decode() for i in (1, 2))
+      scope = [y.decode() for some in _all(x, METADATA) for y in _all(some, 2)]
+      number = _all(x, NUMBER)[0]
+      inside.append(number)
+      found[number] = _Instruction(name, opcode, (scope or [''])[0],
+                                   _numbers(x, OPERANDS), _numbers(x, CALLED))
+  _name_the_nameless(found, computations)
+  return {x.name: (x.opcode, x.scope) for x in found.values()}
+
+
+def _name_the_nameless(found: dict[int, _Instruction],
+                       computations: Mapping[int, list[int]]) -> None:
+  """Gives instructions without a scope one of those nearest to them."""
+  nameless = [x for x in found.values() if not x.scope]
+  inside = lambda x: [i for c in x.called for i in computations[c][::-1]]
+  for x in nameless:
+    x.near = [*inside(x), *x.operands]
+  for number, x in found.items():
+    for i in x.operands:
+      found[i].near.append(number)
+  for number, x in found.items():
+    for i in inside(x):
+      found[i].near.append(number)
+  # What is near may be without a name, too, and get one first.
+  left = None
+  while left != len(nameless):
+    left = len(nameless)
+    for x in nameless:
+      scopes = [found[i].scope for i in x.near
+                if part_of(found[i].scope) != OTHER]
+      # A cache is near to what reads it, which is no part of writing it.
+      scopes.sort(key=lambda y: part_of(y) == CACHE)
+      x.scope = next(iter(scopes), '')
+    nameless = [x for x in nameless if not x.scope]
+
+
+def _numbers(message: bytes, number: int) -> list[int]:
+  """Integers of a repeated field, packed or not."""
+  out = []
+  for value in _all(message, number):
+    if isinstance(value, int):
+      out.append(value)
+      continue
+    at = 0
+    while at < len(value):
+      one, at = _varint(value, at)
+      out.append(one)
   return out
 
 

@@ -72,6 +72,57 @@ def test_names_of_parts_change_no_program(monkeypatch):
   assert shown() == named
 
 
+def proto(**fields):
+  """A message with fields called f1, f2...: numbers, bytes or lists of them."""
+  def varint(x):
+    out = b''
+    while x > 127:
+      out, x = out + bytes([x & 127 | 128]), x >> 7
+    return out + bytes([x])
+
+  out = b''
+  for name, values in fields.items():
+    number = int(name[1:])
+    for x in values if isinstance(values, list) else [values]:
+      x = x.encode() if isinstance(x, str) else x
+      out += (varint(number << 3) + varint(x) if isinstance(x, int)
+              else varint(number << 3 | 2) + varint(len(x)) + x)
+  return out
+
+
+# Two computations: number, opcode, scope, operands, called computations.
+NAMELESS = {
+    1: [(10, 'parameter', '', [], []), (11, 'dot', '', [10], [])],
+    2: [(20, 'add', 'a/drafting/add', [], []),
+        (21, 'dot', '', [20], []),
+        (22, 'dynamic-update-slice', 'a/cache_writes/set', [21], []),
+        (23, 'dot', '', [22, 26], []),
+        (26, 'multiply', 'a/verification/mul', [], []),
+        (24, 'fusion', '', [], [1]),
+        (25, 'tanh', 'a/sampling/tanh', [24], []),
+        (27, 'iota', 'a/body/iota', [], []),
+        (28, 'copy', '', [27], [])],
+}
+
+
+@pytest.mark.parametrize('packed', [False, True])
+def test_what_has_no_name_gets_that_of_what_is_near(packed):
+  few = lambda x: bytes(x) if packed and x else x
+  module = proto(f3=[
+      proto(f5=number, f2=[
+          proto(f1=f'x{i}', f2=opcode, f7=[proto(f2=scope)] if scope else [],
+                f35=i, f36=few(operands), f38=few(called))
+          for i, opcode, scope, operands, called in inside])
+      for number, inside in NAMELESS.items()])
+  found = profiling._of_module(module)
+  parts = {name: profiling.part_of(scope)
+           for name, (_, scope) in found.items()}
+  assert parts == dict(
+      x10='sampling', x11='sampling', x20='drafting', x21='drafting',
+      x22='cache_writes', x23='verification', x24='sampling', x25='sampling',
+      x26='verification', x27='other', x28='other')
+
+
 @pytest.mark.parametrize('scope,part', [
     ('jit(run)/while/body/drafting/mlp/dot_general', 'drafting'),
     ('jit(run)/while/body/drafting/jit(x)/cache_writes/scatter',
