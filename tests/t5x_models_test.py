@@ -31,7 +31,6 @@ from spec_cascades import warp  # noqa: E402
 from spec_cascades import t5x_models  # noqa: E402
 from spec_cascades.checkpoints import t5x as t5x_format  # noqa: E402
 from spec_cascades.drafters import chain  # noqa: E402
-from spec_cascades.models import t5  # noqa: E402
 from spec_cascades.training import divergences  # noqa: E402
 from spec_cascades.training import losses  # noqa: E402
 from tests.models import tiny  # noqa: E402
