@@ -24,6 +24,8 @@ from spec_cascades.evaluation import timing
 SCHEMA = 1
 UNEVEN = ('ngram',)           # drafters that may have nothing to propose
 REPEATS = 5
+TAKEN = 'split_times.jsonl'
+Turn = tuple[int, tuple[str, programs_lib.Bucket]]    # repeat, (key, bucket)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,6 +84,9 @@ def measure(run: Any, programs: programs_lib.Programs, keys: Sequence[str],
             repeats: int = REPEATS) -> list[Split]:
   """Times the parts of points and multiplies them by the sweep's counts.
 
+  A time is in the file `TAKEN` of the sweep's directory as soon as it is taken:
+  a call that was killed goes on behind it.
+
   Args:
     run: A `sweep.Run`.
     programs: Of its points.
@@ -106,20 +111,53 @@ def measure(run: Any, programs: programs_lib.Programs, keys: Sequence[str],
     return parts_lib.seconds(programs.loop(point, bucket), *prompt,
                              programs.chosen(point))
 
-  with progress(total=len(cases) * (repeats + 1), initial=0, unit='text',
-                desc='timing parts') as bar:
+  turns = [(repeat, cases[i]) for repeat, i in timing.interleaved(
+      repeats, len(cases), run.sweep.seed)]
+  taken = Taken(run.directory / TAKEN, results.content_key(run.configuration))
+  left = [turn for turn in turns if turn not in taken.known]
+  with progress(total=len(cases) + len(turns), initial=len(turns) - len(left),
+                unit='text', desc='timing parts') as bar:
     for case in cases:                       # compiles
-      once(case)
+      if any(case == other for _, other in left):
+        once(case)
       bar.update(1)
-    for _, i in timing.interleaved(repeats, len(cases), run.sweep.seed):
-      for part, seconds in once(cases[i]).items():
-        took[cases[i]][part].append(seconds)
+    for turn in left:
+      taken.add(turn, once(turn[1]))
       bar.update(1)
+  for turn in turns:
+    for part, seconds in taken.known[turn].items():
+      took[turn[1]][part].append(seconds)
   medians = {case: {part: statistics.median(x) for part, x in parts.items()}
              for case, parts in took.items()}
   return [_split(run, key, {b: medians[key, b] for b in typical},
                  prompts.buckets, records, repeats, round(load, 2))
           for key in keys]
+
+
+class Taken:
+  """Seconds of the parts by turn, in a file that only grows."""
+
+  def __init__(self, path: pathlib.Path, sweep: str):
+    """Reads what is there of this sweep; a line cut short is dropped."""
+    self.known: dict[Turn, dict[str, float]] = {}
+    self._path, self._sweep = path, sweep
+    content = path.read_bytes() if path.exists() else b''
+    whole = content[:content.rfind(b'\n') + 1]
+    for line in map(json.loads, whole.splitlines()):
+      if line['sweep'] == sweep:
+        case = line['key'], programs_lib.Bucket(*line['bucket'])
+        self.known[line['repeat'], case] = line['seconds']
+    if whole != content:
+      path.write_bytes(whole)
+
+  def add(self, turn: Turn, seconds: dict[str, float]) -> None:
+    """Appends a line; it is in the file when this returns."""
+    self.known[turn] = seconds
+    repeat, (key, bucket) = turn
+    line = dict(sweep=self._sweep, key=key, bucket=dataclasses.astuple(bucket),
+                repeat=repeat, seconds=seconds)
+    with self._path.open('a', encoding='utf-8') as file:
+      file.write(json.dumps(line) + '\n')
 
 
 def _split(run, key, costs, buckets, records, repeats, load) -> Split:

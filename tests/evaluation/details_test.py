@@ -142,6 +142,28 @@ def test_nothing_is_measured_twice(asked):
   assert again.split == found.split and again.texts == found.texts
 
 
+def test_a_split_that_was_killed_goes_on(asked, monkeypatch):
+  """No time that was taken is taken again, and one cut short is."""
+  run, found = asked
+  whole, taken = run.directory / details.SPLIT, run.directory / split.TAKEN
+  before, lines = whole.read_bytes(), taken.read_bytes().splitlines(True)
+  assert len(lines) == split.REPEATS * len(found.split)
+  whole.unlink()
+  taken.write_bytes(b''.join(lines[:-2]) + lines[-2][:9])
+  calls, once = [], parts.seconds
+  monkeypatch.setattr(parts, 'seconds',
+                      lambda *args: calls.append(args) or once(*args))
+  again = sweep_lib.Run(run.sweep)(Bar)
+  assert taken.read_bytes().startswith(b''.join(lines[:-2]))
+  assert len(taken.read_bytes().splitlines()) == len(lines)
+  late = {json.loads(line)['key'] for line in lines[-2:]}
+  assert len(calls) == 2 + len(late)               # to compile, and two turns
+  before_by = {x.key: x for x in found.split}
+  for x in again.split:
+    assert x.key in late or x.parts == before_by[x.key].parts
+  whole.write_bytes(before)
+
+
 @pytest.mark.parametrize('name', [details.SPLIT, details.TEXTS])
 @pytest.mark.parametrize('change', [
     lambda text: text[:len(text) // 2], lambda text: '{"schema": 1}',
