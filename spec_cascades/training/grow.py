@@ -1,9 +1,11 @@
-"""Deeper and wider models from trained ones, close to the same function.
+"""Models of other depths and MLP widths from trained ones.
 
 A deep model's layers come in groups of neighbours, each grown from one shallow
 layer: the first of a group is that layer, the others are copies whose outputs
 are damped, so that they start near the identity. New hidden units of an MLP
-read at random and write nothing.
+read at random and write nothing. What is grown is close to the same function;
+what has fewer layers, every so many of the deep model's, or fewer hidden units,
+those of the largest weights, has to be trained.
 
 References: Gong et al. (2019), Efficient Training of BERT by Progressively
 Stacking; Wu et al. (2024), LLaMA Pro (copies that write zero: here
@@ -26,8 +28,8 @@ def stack(shallow: dict[str, Any], deep: dict[str, Any], *,
 
   Args:
     shallow: Trained parameters with l layers a stack, in T5X's names.
-    deep: Fresh parameters with L >= l layers, and MLPs at least as wide. Layer
-      i is grown from layer floor(i l / L): with 2 -> 4, layers 0 0 1 1.
+    deep: Fresh parameters with L layers, and MLPs of any width. Layer i is made
+      of layer floor(i l / L): with 2 -> 4, layers 0 0 1 1; with 10 -> 2, 0 5.
     damping: What the outputs of copies are multiplied by.
 
   Raises:
@@ -48,7 +50,7 @@ def stack(shallow: dict[str, Any], deep: dict[str, Any], *,
     if not isinstance(like, dict):
       out[name] = _grown(name, found, like)
     elif name == 'mlp':
-      out[name] = _wider(found, like)
+      out[name] = _wider(_narrower(found, like), like)
     else:
       out[name] = stack(found, like, damping=damping)
     if scale != 1.0:
@@ -63,11 +65,31 @@ def _grown(name, found, like):
   return np.array(found)
 
 
+def _axis(name):
+  """Of a kernel of an MLP, where its hidden units are."""
+  return 0 if name in WRITERS else 1
+
+
+def _narrower(found, like):
+  """An MLP without the hidden units that weigh least, if it has too many.
+
+  A unit weighs the product of the norms of what it reads by and writes by.
+  """
+  units = {name: np.moveaxis(np.array(module['kernel']), _axis(name), 0)
+           for name, module in found.items()}
+  width = min(np.shape(module['kernel'])[_axis(name)]
+              for name, module in like.items())
+  weight = np.prod([np.linalg.norm(x, axis=1) for x in units.values()], axis=0)
+  keep = np.sort(np.argsort(-weight, kind='stable')[:width])
+  return {name: {'kernel': np.moveaxis(x[keep], 0, _axis(name))}
+          for name, x in units.items()}
+
+
 def _wider(found, like):
   """An MLP with more hidden units; the new ones write nothing."""
   out = {}
   for name, module in like.items():
-    axis = 0 if name in WRITERS else 1
+    axis = _axis(name)
     old, kernel = np.array(found[name]['kernel']), np.array(module['kernel'])
     if (old.shape[1 - axis] != kernel.shape[1 - axis]
         or old.shape[axis] > kernel.shape[axis]):

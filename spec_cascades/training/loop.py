@@ -103,7 +103,8 @@ class Run:
     model_dir: Checkpoints and metrics; made if absent.
     recipe: Numbers of the run.
     init_from: Weights to start from: a checkpoint of any format, or another
-      run's model_dir; a shallower T5 is stacked. Random parameters if None.
+      run's model_dir; of a T5 of another depth or MLP width what fits, see
+      `grow`. Random parameters if None.
     teacher: A checkpoint of any format; the loss is then `distillation` from
       its predictions.
     distillation: What is minimised with a teacher.

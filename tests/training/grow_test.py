@@ -52,7 +52,35 @@ def test_silent_copies_and_wider_mlps_keep_the_function():
   assert np.abs(new_units).min() > 0           # and they can learn
 
 
-@pytest.mark.parametrize('changes', [dict(mlp_dim=2), dict(emb_dim=8)])
-def test_other_widths_are_refused(changes):
+def test_fewer_layers_are_every_so_many_of_the_deep_model():
+  deep, fresh = model(5)[1], model(2)[1]
+  shrunk = grow.stack(deep, fresh)
+  for i, source in enumerate((0, 2)):
+    jax.tree.map(np.testing.assert_array_equal,
+                 shrunk['decoder'][f'layers_{i}'],
+                 deep['decoder'][f'layers_{source}'])
+  assert jax.tree.structure(shrunk) == jax.tree.structure(fresh)
+
+
+def test_narrower_mlps_lose_what_weighs_least():
+  """Units that write nothing, or read nothing, are not missed."""
+  large, params = model(2, mlp_dim=6)
+  for layer in params['decoder'].values():
+    if 'mlp' in layer:
+      mlp = layer['mlp']
+      mlp['wo']['kernel'] = mlp['wo']['kernel'].at[2].set(0.)
+      mlp['wi_1']['kernel'] = mlp['wi_1']['kernel'].at[:, 4].set(0.)
+  small, fresh = model(2)
+  encoder = dict(params['encoder'])
+  for layer in encoder.values():
+    if 'mlp' in layer:
+      layer['mlp']['wo']['kernel'] *= jnp.float32(jnp.arange(6)[:, None] > 1)
+  narrow = grow.stack(params, fresh)
+  assert jax.tree.map(np.shape, narrow) == jax.tree.map(np.shape, fresh)
+  np.testing.assert_allclose(logits(small, narrow), logits(large, params),
+                             atol=1e-6)
+
+
+def test_other_widths_are_refused():
   with pytest.raises(ValueError, match='shape'):
-    grow.stack(model(2)[1], model(4, **changes)[1])
+    grow.stack(model(2)[1], model(4, emb_dim=8)[1])
