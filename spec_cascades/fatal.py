@@ -37,7 +37,13 @@ def line_of(name: str, text: bytes) -> str:
 def main() -> None:
   """Until standard input ends."""
   signal.signal(signal.SIGINT, signal.SIG_IGN)
-  name, held, logged, rest = sys.argv[1], b'', b'', b''
+  name, held, logged, rest, end = sys.argv[1], b'', b'', b'', b'\n'
+
+  def passed(text):
+    """Passes text on; its last byte, of all that was passed on."""
+    os.write(2, text)
+    return text[-1:] or end
+
   while chunk := os.read(0, 2**16):
     *lines, rest = (rest + chunk).splitlines(keepends=True)
     if rest.endswith((b'\n', b'\r')):
@@ -47,15 +53,17 @@ def main() -> None:
       if ours or held and not line.endswith(b'\r'):
         held, logged = held or line, logged + line
       else:
-        os.write(2, line)
+        end = passed(line)
     if rest and not held and not LOGGED.match(rest):
-      os.write(2, rest)                 # a line that goes on
+      end = passed(rest)                # a line that goes on
       rest = b''
-  if END in logged:
-    os.write(2, line_of(name, logged).encode())
+  if END in logged:                     # below a bar, if there is one
+    if end != b'\n':
+      passed(b'\n')
+    passed(line_of(name, logged).encode())
   elif logged:
-    os.write(2, logged)
-  os.write(2, rest)
+    passed(logged)
+  passed(rest)
 
 
 if __name__ == '__main__':

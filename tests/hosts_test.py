@@ -86,6 +86,15 @@ def test_a_page_of_text_becomes_a_line(status, want):
   assert line.endswith('The same command goes on.')
 
 
+def test_the_line_is_below_a_bar():
+  log = LOG.replace('W line of our own\n', '').format(
+      fatal.END.decode(), 'heartbeats):\n3\n')
+  done = subprocess.run(
+      [sys.executable, '-P', '-S', fatal.__file__, 'sweep.py'], check=True,
+      input=log.encode(), capture_output=True)
+  assert done.stderr.startswith(b'bar 1\rbar 2\r\nsweep.py: stopped, ')
+
+
 def test_what_is_no_end_is_passed_on():
   text = 'one\nE1123 06:58:47.1 1 coordination_service.cc:2] odd\ntwo\nthree'
   done = subprocess.run(

@@ -32,11 +32,16 @@ def start(count, *command, devices=1, stdin=None, **env):
 
 
 def finish(processes, timeout=540):
-  """What they wrote, (stdout, stderr) each; none may fail."""
+  """What they wrote, (stdout, stderr) each; none may fail.
+
+  Lines of Gloo's own, which it prints to stdout now and then, are left out.
+  """
   texts = [process.communicate(timeout=timeout) for process in processes]
   for process, (_, err) in zip(processes, texts):
     assert process.returncode == 0, err
-  return texts
+  return [(''.join(line for line in out.splitlines(True)
+                   if not line.startswith('[Gloo]')), err)
+          for out, err in texts]
 
 
 def wait_for(condition, *processes, seconds=JOINED):

@@ -75,9 +75,15 @@ def test_two_processes_give_the_rows_of_one(pair_dir, whole, cache, tmp_path):
   assert 0 <= int(count) <= 6 and what == f'units decoded for {out}'
 
 
+# More decodes than can be made in the half minute until a death is noticed.
+LONG = {'EXAMPLES': 200, 'BUCKETS': ((80, 60),),
+        'chow/points.Curve.alphas': tuple(x / 24 for x in range(24))}
+DECODES = 200 * (24 + 2)
+
+
 def killed(pair_dir, out, cache, count, victim):
   """One of `count` is killed when 12 decodes are done; the same goes on."""
-  command = command_of(pair_dir, out, EXAMPLES=60)
+  command = command_of(pair_dir, out, **LONG)
   several = processes.start(count, *command, **cache)
   processes.wait_for(lambda: len(sweeping.records(
       out / sweep_lib.JOURNAL)) >= 12, *several)
@@ -85,13 +91,13 @@ def killed(pair_dir, out, cache, count, victim):
   errors = processes.stopped([x for x in several if x is not several[victim]])
   several[victim].communicate()
   done = len(tokens_of(out))
-  assert 12 <= done < 180
+  assert 12 <= done < DECODES
   for err in errors:
     said = [x for x in err.splitlines() if x.startswith('sweep.py: ')]
     assert len(said) == 1 and 'The same command goes on' in said[0], err
     assert 'Check failure' not in err
   processes.finish(processes.start(count, *command, **cache))
-  assert len(tokens_of(out)) == 180
+  assert len(tokens_of(out)) == DECODES
   return out
 
 
@@ -102,7 +108,7 @@ def test_a_killed_process_stops_all_and_the_same_command_goes_on(
   out = killed(pair_dir, tmp_path / 'out', cache, count, victim)
   alone = tmp_path / 'alone'
   processes.finish(processes.start(1, *command_of(
-      pair_dir, alone, EXAMPLES=60), **cache))
+      pair_dir, alone, **LONG), **cache))
   assert rows_of(out) == rows_of(alone) and tokens_of(out) == tokens_of(alone)
 
 
