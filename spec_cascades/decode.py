@@ -82,7 +82,7 @@ class GenSpecSample:
     """One round. Returns the new state and everything there is to see."""
     propose, verify = round_keys(state.keys, state.stats.rounds)
     ctx = types.Context(state.tokens, state.lengths, state.cache, warp,
-                        target.uses_q)
+                        target.uses_q, ~state.done)
     with jax.named_scope('drafting'):
       whole, drafter = self.drafter.propose(
           draft_params, state.drafter, ctx, propose)

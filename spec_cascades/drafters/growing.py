@@ -36,6 +36,8 @@ def grown(lm: Any, params: Any, cache: Any, ctx: types.Context,
   b, steps = len(ctx.lengths), length + ctx.leaf_q
   full = stop is None and most is None
   most = jnp.asarray(length if most is None else most, jnp.int32)
+  if not full and ctx.live is not None:    # nobody waits for a row that is done
+    most = jnp.where(ctx.live, most, 0)
 
   def visit(i, hidden, tokens, q, last):
     """Records q at node i and draws node i + 1."""

@@ -73,7 +73,11 @@ def test_a_stop_reads_q_before_the_temperature():
   assert (draft.tree.parents == -1).all()
 
 
-def test_a_stop_that_every_row_takes_saves_the_model_calls():
+@pytest.mark.parametrize('threshold, live, want', [
+    (0., None, 5), (1., None, 1), ([1., 0.], None, 5),
+    ([1., 0.], [True, False], 1), ([0., 0.], [True, False], 5)])
+def test_a_stop_that_every_live_row_takes_saves_the_model_calls(
+    threshold, live, want):
   calls = []
 
   @dataclasses.dataclass(frozen=True)
@@ -83,17 +87,16 @@ def test_a_stop_that_every_row_takes_saves_the_model_calls():
       return super().extend(params, cache, tree)
 
   lm = Counting()
-  for threshold, want in ((0., 5), (1., 1)):
-    drafter = chain.Chain(lm, 4, chain.Below(threshold))
-    state = drafter.init(Q, prompt(2), None, 20)
-    ctx = types.Context(prompt(2).prefix, prompt(2).prefix_lengths, None,
-                        warp.Warp(), True)
-    jax.effects_barrier()
-    calls.clear()
-    first = lambda d, s, c: d.propose(Q, s, c, keys(2))[0]
-    jax.block_until_ready(jax.jit(first)(drafter, state, ctx))
-    jax.effects_barrier()
-    assert len(calls) == want
+  drafter = chain.Chain(lm, 4, chain.Below(jnp.asarray(threshold)))
+  state = drafter.init(Q, prompt(2), None, 20)
+  ctx = types.Context(prompt(2).prefix, prompt(2).prefix_lengths, None,
+                      warp.Warp(), True, live and jnp.asarray(live))
+  jax.effects_barrier()
+  calls.clear()
+  first = lambda d, s, c: d.propose(Q, s, c, keys(2))[0]
+  jax.block_until_ready(jax.jit(first)(drafter, state, ctx))
+  jax.effects_barrier()
+  assert len(calls) == want
 
 
 def test_a_perfect_drafter_is_always_accepted():
