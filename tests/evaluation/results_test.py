@@ -2,6 +2,7 @@
 import dataclasses
 import json
 import pathlib
+import shutil
 
 import fakesweep
 import pytest
@@ -46,6 +47,22 @@ def test_rows_of_another_schema_are_refused(tmp_path, rows):
     path.write_text(json.dumps(bad) + '\n')
     with pytest.raises(ValueError, match=what):
       results.read_rows(path)
+
+
+@pytest.mark.parametrize('name, changes', [
+    ('evaluation/kinds.py', True), ('evaluation/qualities.py', True),
+    ('drafters/chain.py', True), ('decode.py', True), ('fatal.py', False),
+    ('evaluation/report/plot.py', False)])
+def test_the_digest_is_of_the_code_that_decides(tmp_path, monkeypatch, name,
+                                                changes):
+  sources = tmp_path / 'spec_cascades'
+  shutil.copytree(results.ROOT, sources, ignore=shutil.ignore_patterns(
+      'assets', '__pycache__'))
+  monkeypatch.setattr(results, 'ROOT', sources)
+  before = results.code_digest.__wrapped__()
+  path = sources / name
+  path.write_text(path.read_text() + '# another line\n')
+  assert (results.code_digest.__wrapped__() != before) == changes
 
 
 def test_content_key_is_pinned():
