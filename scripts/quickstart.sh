@@ -2,7 +2,8 @@
 # From a fresh clone to the first cost-quality curve, in one command.
 #
 #   bash scripts/quickstart.sh                       installs and sweeps
-#   bash scripts/quickstart.sh --gin.EXAMPLES=50     arguments go to the sweep
+#   bash scripts/quickstart.sh --gin.EXAMPLES=50 --gin.OUTPUT_DIR=runs/short
+#                                                    arguments go to the sweep
 #
 # Installs into .venv (Python 3.11 or newer; PYTHON=... chooses one), then runs
 # gin/sweeps/quickstart.gin: under 5 minutes on 2 quiet cores. Stopped half-way,

@@ -10,8 +10,9 @@ if ! "$_python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
     "needed: set PYTHON=/path/to/python3.11" >&2
   exit 2
 fi
-if [ ! -x .venv/bin/python ]; then
-  "$_python" -m venv .venv
+# Python is there before pip is: a .venv that was interrupted is made anew.
+if ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
+  "$_python" -m venv --clear .venv
 fi
 _stamp=.venv/installed-$(cat requirements.txt "$_requirements" pyproject.toml |
   sha256sum | cut -c1-16)-$(basename "$_requirements")

@@ -1,0 +1,45 @@
+"""The environment that the scripts make: whole, or made again."""
+import pathlib
+import stat
+import subprocess
+
+import pytest
+
+SCRIPTS = pathlib.Path(__file__).parents[2] / 'scripts'
+# Plays Python: says what it is asked to do, and makes an environment of itself.
+PYTHON = """#!/bin/sh
+echo "$@" >> "{log}"
+case "$*" in
+  "-m venv --clear .venv")
+    mkdir -p .venv/bin; cp "{good}" .venv/bin/python;;
+  "-m pip --version") exit {pip};;
+esac
+"""
+
+
+def fake(path, log, good, pip):
+  path.parent.mkdir(parents=True, exist_ok=True)
+  path.write_text(PYTHON.format(log=log, good=good, pip=pip))
+  path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+
+@pytest.mark.parametrize('there, made', [
+    (None, 1), (0, 0), (1, 1)], ids=['none', 'whole', 'without pip'])
+def test_an_environment_that_was_interrupted_is_made_again(tmp_path, there,
+                                                           made):
+  log, good = tmp_path / 'log', tmp_path / 'python'
+  fake(good, log, good, 0)
+  if there is not None:
+    fake(tmp_path / '.venv/bin/python', log, good, there)
+  for name in ('requirements.txt', 'pyproject.toml'):
+    (tmp_path / name).write_text('')
+  run = lambda: subprocess.run(
+      ['bash', '-euc', f'. {SCRIPTS}/setup.sh requirements.txt'],
+      cwd=tmp_path, env=dict(PATH='/usr/bin:/bin', PYTHON=str(good)),
+      capture_output=True, text=True, check=True)
+  assert 'installing requirements.txt' in run().stdout
+  said = log.read_text().splitlines()
+  assert said.count('-m venv --clear .venv') == made
+  installed = [x for x in said if x.startswith('-m pip install')]
+  assert len(installed) == 2
+  assert run().stdout == ''                    # once
