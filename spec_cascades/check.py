@@ -265,3 +265,17 @@ def faults(state: Any) -> list[str]:
   """One line per row that stopped at non-finite logits; rounds start at 1."""
   return [f'Row {row} stopped in round {fault}: non-finite logits.'
           for row, fault in enumerate(np.asarray(state.fault)) if fault]
+
+
+def finite(fault: Any, first: int = 0) -> None:
+  """Refuses texts of which one stopped at non-finite logits.
+
+  Args:
+    fault: Rounds as `State.fault` has them, of the rows that count.
+    first: Number of the first text.
+  """
+  for row, at in enumerate(np.asarray(fault)):
+    if at:
+      raise ValueError(f'Text {first + row} stopped in round {at}: the logits '
+                       'are not finite, so nothing that was decoded is used; '
+                       'give weights without NaN or inf, or float32.')

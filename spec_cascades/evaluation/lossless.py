@@ -5,6 +5,7 @@ import dataclasses
 import statistics
 from typing import Any
 
+from spec_cascades import check
 from spec_cascades import targets
 from spec_cascades.evaluation import benchmarks
 from spec_cascades.evaluation import examples
@@ -52,6 +53,9 @@ def measured(gamma: int, runs: int, *, pair: pairs.Pair | None = None,
     runs: Passes over the sentences.
     pair: Models; the shipped ones if None.
     limit: Take the first so many sentences; None takes all.
+
+  Raises:
+    ValueError: Logits are not finite.
   """
   pair = pair or pairs.load()
   rows = sentences(pair, limit)
@@ -73,6 +77,7 @@ def measured(gamma: int, runs: int, *, pair: pairs.Pair | None = None,
       took, state = timing.timed(made.call, grid[i], *prompts(example))
       seconds[i][run] += took
       if run == 0:
+        check.finite(state.fault, example)
         outputs[i] += programs.outputs_of(state)
   spread = lambda s: benchmarks.Spread(statistics.median(s), min(s), max(s))
   ratios = [a / b for a, b in zip(*seconds)]

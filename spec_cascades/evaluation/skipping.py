@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from spec_cascades import check
 from spec_cascades import decode
 from spec_cascades import targets
 from spec_cascades import theory
@@ -89,6 +90,7 @@ def own_texts(model: _Side, rows: Sequence[Sequence[int]], length: int,
                               prompt.prefix.shape[1] + length, eos=eos)
   state = spec(model.params, None, prompt, decode.row_keys(0, range(len(rows))),
                targets.Lossless(), GREEDY)
+  check.finite(state.fault)
   return [np.asarray(tokens[start:end]).tolist()[:length]
           for tokens, start, end in zip(state.tokens, prompt.prefix_lengths,
                                         state.lengths)]

@@ -199,6 +199,6 @@ def _equalities(points, taken, base) -> list[Equality]:
   for key, point in points.items():
     if point.rule == LOSSLESS and point.temperature == 0:
       pairs = list(zip(taken[key], taken[base[0.0]]))
-      equal = sum(a.tokens == b.tokens for a, b in pairs)
+      equal = sum(a.tokens == b.tokens and not a.fault for a, b in pairs)
       out.append(Equality(point.method, equal, len(pairs)))
   return out

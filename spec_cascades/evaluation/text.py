@@ -82,7 +82,8 @@ def pad(rows: Sequence[Sequence[int]], width: int) -> np.ndarray:
   out = np.zeros((len(rows), width), np.int32)
   for i, row in enumerate(rows):
     if len(row) > width:
-      raise ValueError(f'A text of {len(row)} tokens is longer than {width}.')
+      raise ValueError(f'A text has {len(row)} tokens; at most {width} are '
+                       'allowed: shorten it, or make the prompts wider.')
     out[i, :len(row)] = row
   return out
 

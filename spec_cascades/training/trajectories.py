@@ -14,6 +14,7 @@ from typing import Any, Mapping, Sequence
 
 import numpy as np
 
+from spec_cascades import check
 from spec_cascades import decode
 from spec_cascades import targets
 from spec_cascades import warp
@@ -42,6 +43,9 @@ def write(lm: Any, params: Any, rows: Sequence[Sequence[int]], *, width: int,
 
   Returns:
     A trajectory a row, and the calls of `lm` in all.
+
+  Raises:
+    ValueError: Logits are not finite.
   """
   make, found, calls = pairs.prompt_of(lm), [], 0
   for first in range(0, len(rows), batch):
@@ -63,6 +67,7 @@ def write(lm: Any, params: Any, rows: Sequence[Sequence[int]], *, width: int,
         settled[row] += len(seen.tokens[row])
       calls += int(live[:len(part)].sum())
       state = seen.state
+    check.finite(state.fault[:len(part)], first)
     texts = programs.outputs_of(state, starts.tolist())
     found += [dict(tokens=list(map(int, tokens)), states=own)
               for (tokens, *_), own in zip(texts, states)]

@@ -7,6 +7,7 @@ import jax
 from jaxtyping import Array, Key
 import numpy as np
 
+from spec_cascades import check
 from spec_cascades import decode
 from spec_cascades import targets
 from spec_cascades import warp
@@ -39,7 +40,7 @@ def write(lm: Any, params: Any, rows: Sequence[Sequence[int]], *, width: int,
     New tokens of each row, the end among them, and the calls of `lm` in all.
 
   Raises:
-    ValueError: A row is longer than `width`.
+    ValueError: A row is longer than `width`, or logits are not finite.
   """
   make, texts, calls = pairs.prompt_of(lm), [], 0
   for first in range(0, len(rows), batch):
@@ -51,6 +52,7 @@ def write(lm: Any, params: Any, rows: Sequence[Sequence[int]], *, width: int,
     state = spec(params, draft_params, prompt,
                  decode.row_keys(seed, range(first, first + batch)),
                  targets.Lossless(), warp.Warp(temperature))
+    check.finite(state.fault[:len(part)], first)
     starts = np.asarray(prompt.prefix_lengths)[:len(part)].tolist()
     texts += [tokens for tokens, *_ in programs.outputs_of(state, starts)]
     calls += int(jax.device_get(state.stats.rounds)[:len(part)].sum())

@@ -1,5 +1,9 @@
 """What the benchmarks compute; what they measure is not tested here."""
+import dataclasses
+
+import jax
 import numpy as np
+import pytest
 
 from spec_cascades.evaluation import benchmarks
 from spec_cascades.evaluation import lossless
@@ -25,3 +29,18 @@ def test_lossless_outputs_are_the_verifiers(pair_dir):
   assert all(x['accepted'] <= x['drafted'] for x in short.stats)
   np.testing.assert_allclose(
       short.speedup, np.mean([short.low, short.high]), rtol=1e-6)
+
+
+def test_the_shipped_pair_gives_its_verifiers_tokens():
+  found = lossless.measured(4, 1, limit=2)
+  assert found.alone == found.speculative and min(map(len, found.alone)) > 5
+  assert sum(x['accepted'] for x in found.stats) > 4
+
+
+def test_texts_of_broken_weights_are_equal_to_nothing(pair_dir):
+  pair = pairs.load(str(pair_dir / 'verifier'), str(pair_dir / 'drafter'))
+  broken = jax.tree.map(lambda x: x * np.nan, pair.verifier.unpacked())
+  pair = dataclasses.replace(
+      pair, verifier=dataclasses.replace(pair.verifier, checkpoint=broken))
+  with pytest.raises(ValueError, match='stopped in round 1: the logits are'):
+    lossless.measured(2, 1, pair=pair, limit=1)

@@ -1,4 +1,6 @@
 """Masks are trained as they are read; states of Jacobi decoding, too."""
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -6,9 +8,9 @@ import pytest
 
 from spec_cascades import decode, targets, types
 from spec_cascades.drafters import masked, space
-from spec_cascades.models import masks
+from spec_cascades.models import masks, t5
 from spec_cascades.training import (
-    ahead, consistent, losses, train_step, trajectories)
+    ahead, consistent, losses, train_step, trajectories, writing)
 from spec_cascades.warp import Warp
 from tests.common import keys
 from training.ahead_test import BATCH, T5, surprise
@@ -219,6 +221,20 @@ def test_trajectories_are_those_of_jacobi_decoding():
     trajectories.read(line, 2, 'x')
   with pytest.raises(ValueError, match='x: trajectory is not what'):
     trajectories.read(dict(trajectory=[3]), 3, 'x')
+
+
+@pytest.mark.parametrize('module, more', [
+    (trajectories, dict(guesses=3)), (writing, {})])
+def test_texts_of_broken_weights_are_refused(module, more):
+  """Only the third input, in a batch of its own, reads what is broken."""
+  lm = t5.T5(dataclasses.replace(T5.config, logits_via_embedding=False))
+  params = jax.jit(lm.init_params)(jax.random.key(4))
+  table = params['token_embedder']['embedding']
+  params['token_embedder']['embedding'] = table.at[5].set(jnp.nan)
+  with pytest.raises(ValueError, match='Text 2 stopped in round 1: the logits '
+                     'are not finite'):
+    module.write(lm, lm.pack(params), [[3, 4, 1], [2, 6, 1], [5, 1]], width=4,
+                 length=1, batch=2, end=1, **more)
 
 
 def test_numbers_outside_their_domains_are_refused():
