@@ -5,7 +5,9 @@ Command:
     --config=configs/paper_t5.py
   CHECKPOINTS holds <task>/t5_1_1_{small,large,xl} for each task below, T5 v1.1
   fine-tuned on it, in any format. scripts/prepare_public.py fetches the data.
-Hardware: one TPU v4 chip or an 80 GB GPU, which hold XL in float32 (12 GB).
+Hardware: one TPU v4 chip or an 80 GB GPU, which hold XL in float32 (12 GB). With
+DEVICES=4 before the command, say, the verifier is cut over four chips of a host;
+with DTYPE=bfloat16 both models are half as large.
 Time: not measured. Six sweeps of 77 points, 500 texts, 3 trials are 693,000
 decodes; at .1 s each some 19 hours. Several machines share a sweep: give each
 the same command.
@@ -18,14 +20,19 @@ tasks, up to 2.61 for XL; within the large model's latency 22.50 BLEU on WMT,
 import os
 
 ROOT = os.environ.get('CHECKPOINTS', 'checkpoints')
+DEVICES = int(os.environ.get('DEVICES', 1))
+DTYPE = os.environ.get('DTYPE', 'float32')
 TASKS = ('wmt14_ende', 'xsum', 'cnn_dailymail')
 
 
 def get_sweep() -> list[tuple[str, tuple[str, ...], tuple[str, ...]]]:
   """(name, gin files, bindings) of each sweep; names are folders."""
+  mesh = ('gin/executors/mesh.gin',) if DEVICES > 1 else ()
+  cut = (f'MODEL = {DEVICES}',) if mesh else ()
   return [(f'{task}_{size}',
            ('gin/sweeps/paper.gin', f'gin/tasks/{task}.gin',
-            'gin/protocols/paper.gin'),
+            'gin/protocols/paper.gin', *mesh),
            (f"VERIFIER = '{ROOT}/{task}/t5_1_1_{size}'",
-            f"DRAFTER = '{ROOT}/{task}/t5_1_1_small'"))
+            f"DRAFTER = '{ROOT}/{task}/t5_1_1_small'",
+            f"DTYPE = '{DTYPE}'", *cut))
           for task in TASKS for size in ('large', 'xl')]

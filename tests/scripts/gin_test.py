@@ -201,6 +201,15 @@ def test_gemmas_have_room_for_answers_and_an_end_of_them(monkeypatch):
       assert 'BiLD' in {curve.rule.__name__ for curve in made.curves}
 
 
+def test_t5s_can_be_cut_over_chips_in_bfloat16(monkeypatch):
+  monkeypatch.setenv('DEVICES', '4')
+  monkeypatch.setenv('DTYPE', 'bfloat16')
+  for files, bindings in sweep.several(ROOT / 'configs/paper_t5.py'):
+    _cli.configure(files, bindings)
+    made = _cli.call(sweep_lib.Sweep)
+    assert (made.mesh.model, made.mesh.data, made.dtype) == (4, 1, 'bfloat16')
+
+
 @pytest.mark.parametrize('content,message', [
     (None, 'No such --config'), ('x = 1', 'no get_sweep'),
     ('get_sweep = lambda: []', 'not one'),
