@@ -6,9 +6,11 @@ import pytest
 
 from spec_cascades import cache as cache_lib
 from spec_cascades import decode, targets, types
+from spec_cascades.drafters import chain
 from spec_cascades.models import prefill
 from spec_cascades.warp import Warp
 from tests.common import RAGGED as PROMPT, assert_same_slots, keys
+from tests.models import tiny
 from tests.toys import BIG, DRAFTERS, PB, PS, SMALL, TREE
 
 READ = jax.jit(prefill.prefill, static_argnums=(0, 3))
@@ -59,6 +61,28 @@ def test_caches_equal_a_fresh_prefill_after_every_round(name, target):
       _, cache = REREAD(SMALL, params, cache, state.tokens)
       cache = cache.truncate(cache.length - 1)
     assert_same_slots(cache, READ(SMALL, PS, read, 32)[1])
+
+
+@pytest.mark.parametrize('name', ['t5_1_1', 'gemma3'])
+def test_caches_of_transformers_do_so_too(name):
+  """Encoders, windows and all; rows accept different counts."""
+  lm, params = tiny.LMS[name], tiny.params_of(tiny.LMS[name])
+  near = jax.tree.map(lambda a, b: .6 * a + .4 * b, params,
+                      tiny.params_of(lm, 1))
+  inputs = jnp.array([[3, 4, 5, 1], [7, 1, 0, 0], [9, 2, 1, 0]])
+  prompt = PROMPT.replace(inputs=inputs if name == 't5_1_1' else None)
+  spec = decode.GenSpecSample(lm, chain.Chain(lm, 3), 20, eos=-1)
+  packed, small = lm.pack(params), lm.pack(near)
+  state = spec.init(packed, small, prompt, keys(3))
+  step, accepted = jax.jit(decode.GenSpecSample.step), []
+  for _ in range(4):
+    state, seen = step(spec, packed, small, targets.Diff(.2), Warp(), state)
+    accepted.append(seen.verdict.count)
+    read = prompt.replace(prefix=state.tokens, prefix_lengths=state.lengths)
+    for cache, own in ((state.cache, packed), (state.drafter, small)):
+      np.testing.assert_array_equal(cache.length, state.lengths - 1)
+      assert_same_slots(cache, READ(lm, own, read, 32)[1])
+  assert len(np.unique(accepted)) > 1
 
 
 @pytest.mark.parametrize('rows', [1, 3])
