@@ -143,8 +143,8 @@ ON_TPU = [
 def on_tpu(plane):
   """A plane with ON_TPU, beside lines that have the same time again."""
   stats, events, metadata = {9: 'tf_op', 10: 'hlo_category'}, [], []
+  category = proto(f1=10, f5='loop fusion')
   for i, (name, scope, times) in enumerate(ON_TPU, 1):
-    category = proto(f1=10, f5=scope or '')
     # A text may stand in a statistic, or once for all of them.
     text = proto(f1=9, f7=100 + i) if i % 2 else proto(f1=9, f5=scope or '')
     stats |= {100 + i: scope} if scope else {}
