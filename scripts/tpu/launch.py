@@ -5,15 +5,16 @@
     --gin_file=gin/sweeps/quickstart.gin
 
 What follows -- goes to scripts/sweep.py on every host; its OUTPUT_DIR must lie
-under runs/, which is copied to --output now and then, and back to a slice that
-is new. A slice that was taken away is asked for again and the sweep goes on.
+under runs/, which is copied to --output now and then, and back to a host that
+has none. A slice that was taken away is asked for again and the sweep goes on.
 --dry_run prints every command and runs nothing. Actions:
   create   asks for the slices and waits until they are there
   setup    copies this checkout's HEAD to each host and installs it
   run      runs the sweep once; says of each host how it ended
   collect  copies runs/ from the first host
   delete   gives the slices back: until then they cost money
-  sweep    all of this but delete, until the sweep is done; with --delete, too
+  sweep    all of this but delete, until the sweep is done; with --delete, too;
+           sets up only slices whose set-up has not come to its end
 """
 from __future__ import annotations
 
@@ -33,6 +34,7 @@ import slices as lib  # noqa: E402
 
 FOLDER = 'spec_cascades'               # on a host, under its home directory
 ARCHIVE = 'spec_cascades.tgz'
+READY = f'~/{FOLDER}/.ready'           # is there once a host is set up
 PYTHON = ('command -v python3.11 >/dev/null || (sudo apt-get update -q && '
           'sudo apt-get install -y -q python3.11 python3.11-venv)')
 PORT = 6379                            # of Ray's head
@@ -75,10 +77,14 @@ class Launch:
   def everywhere(self, some: Sequence[lib.Slice], command: str,
                  what: str) -> None:
     """Runs a command on all hosts; ValueError names those where it failed."""
-    found = self.gcloud.together({
-        f'{one.name} host {i}': one.on_host(i, command)
-        for one, i in self.hosts(some)})
-    report(found, what)
+    report(self.watched({f'{one.name} host {i}': one.on_host(i, command)
+                         for one, i in self.hosts(some)}), what)
+
+  def watched(self, commands: dict[str, list[str]], *,
+              quiet: bool = False) -> list[lib.Ended]:
+    """Runs commands by host; ends them if a slice is lost meanwhile."""
+    return self.gcloud.together(commands, quiet=quiet, every=self.poll,
+                                going=lambda: not lost(self))
 
 
 def report(found: Sequence[lib.Ended], what: str) -> None:
@@ -89,13 +95,13 @@ def report(found: Sequence[lib.Ended], what: str) -> None:
                      f'{"; ".join(map(str, failed))}')
 
 
-def create(launch: Launch, some: Sequence[lib.Slice]) -> list[lib.Slice]:
-  """Asks for slices that are not there, and waits; those that are new.
+def create(launch: Launch, some: Sequence[lib.Slice]) -> None:
+  """Asks for slices that are not there, and waits.
 
   Raises:
     ValueError: One can't be asked for, or failed for good.
   """
-  gcloud, new, asked = launch.gcloud, [], 0
+  gcloud, asked = launch.gcloud, 0
   for one in some:
     found = lib.MISSING if gcloud.dry_run else lib.state(gcloud, one)
     while found != lib.ACTIVE:
@@ -107,17 +113,30 @@ def create(launch: Launch, some: Sequence[lib.Slice]) -> list[lib.Slice]:
         if found != lib.MISSING:
           gcloud.done(one.delete())
         gcloud.done(one.create())
-        new, asked = [*new, one] if one not in new else new, asked + 1
+        asked += 1
       else:
         time.sleep(launch.poll)
       before, found = found, lib.state(gcloud, one)
       if found != before and not gcloud.dry_run:
         gcloud.say(f'# {one.name}: {found}')
-  return new
+
+
+def unready(launch: Launch) -> list[lib.Slice]:
+  """Slices with a host that says that its set-up has not come to its end."""
+  hosts = launch.hosts(launch.slices)
+  found = launch.watched({
+      f'{one.name} host {i}': one.on_host(i, f'test ! -e {READY} || echo ready')
+      for one, i in hosts}, quiet=True)
+  return list(dict.fromkeys(
+      one for (one, _), x in zip(hosts, found)
+      if not x.code and 'ready' not in x.lines))
 
 
 def setup(launch: Launch, some: Sequence[lib.Slice]) -> None:
-  """Copies the sources, installs what they need, and brings results back."""
+  """Copies the sources, installs what they need, and brings results back.
+
+  Results on a host may be newer than those here, and are kept.
+  """
   if not some:
     return
   gcloud = launch.gcloud
@@ -125,19 +144,20 @@ def setup(launch: Launch, some: Sequence[lib.Slice]) -> None:
     path = ARCHIVE if gcloud.dry_run else str(pathlib.Path(folder) / ARCHIVE)
     gcloud.done(['-C', str(_cli.ROOT), 'archive', '--format=tar.gz',
                  f'--output={path}', 'HEAD'], 'git')
-    report(gcloud.together({
+    report(launch.watched({
         f'{one.name} host {i}': one.copy(path, f'HOST:{ARCHIVE}', i)
         for one, i in launch.hosts(some)}), 'Copying the sources')
+  if launch.head in some and (launch.output / 'runs').is_dir():
+    report(launch.watched({f'{launch.head.name} host 0': launch.head.copy(
+        str(launch.output / 'runs'), 'HOST:.', 0)}), 'Copying the results')
   wanted = ['requirements-tpu.txt']
   wanted += ['requirements-ray.txt'] * (len(launch.slices) > 1)
   steps = ['set -e', PYTHON, 'export PYTHON=python3.11', f'mkdir -p {FOLDER}',
-           f'tar -xzf {ARCHIVE} -C {FOLDER}', f'cd {FOLDER}',
-           *(f'. scripts/setup.sh {name}' for name in wanted)]
-  launch.everywhere(some, '; '.join([*steps, *filter(None, [launch.setup])]),
-                    'Set-up')
-  if launch.head in some and (launch.output / 'runs').is_dir():
-    gcloud.done(launch.head.copy(str(launch.output / 'runs'),
-                                 f'HOST:{FOLDER}/', 0))
+           f'rm -f {READY}', f'tar -xzf {ARCHIVE} -C {FOLDER}', f'cd {FOLDER}',
+           '[ -d runs ] || [ ! -d ../runs ] || mv ../runs .',
+           *(f'. scripts/setup.sh {name}' for name in wanted),
+           *filter(None, [launch.setup]), f'touch {READY}']
+  launch.everywhere(some, '; '.join(steps), 'Set-up')
 
 
 def collect(launch: Launch) -> None:
@@ -218,8 +238,15 @@ def sweep(launch: Launch) -> None:
   restarts = fruitless = 0
   before = _size(launch.output)
   while True:
-    setup(launch, create(launch, launch.slices))
-    found = run(launch)
+    create(launch, launch.slices)
+    try:
+      setup(launch, unready(launch))
+      found = run(launch)
+    except ValueError as error:
+      time.sleep(launch.poll)          # until a loss shows in the states
+      if not lost(launch):
+        raise
+      found = [lib.Ended('the start', 1, [str(error)])]
     if launch.gcloud.dry_run or not any(x.code for x in found):
       return
     gone = lost(launch)

@@ -4,7 +4,7 @@ The engine names its parts (`jax.named_scope`), and the compiler passes the
 names on to the operations that it makes of them. One that it made of several
 parts, a fusion, counts for the part that its last operation comes from; one
 that lost its name, as matrix products do on a CPU, for that of what it calls,
-takes, gives or is called by.
+takes, gives or is called by. A TPU's trace has the names itself.
 """
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import collections
 import contextlib
 import dataclasses
 import pathlib
+import re
 from typing import Any, Callable, Iterator, Mapping
 
 import jax
@@ -20,14 +21,17 @@ PARTS = ('prompts', 'drafting', 'verification', 'sampling', 'cache_writes')
 CACHE, OTHER = PARTS[-1], 'other'
 # They last as long as what is inside them, which has events of its own.
 OUTER = ('while', 'conditional', 'call')
-# Fields of XSpace, XPlane, XEventMetadata, XStat, HloProto, HloModuleProto,
-# HloComputationProto, HloInstructionProto and OpMetadata that are read here:
-# https://github.com/openxla/xla, xla/tsl/profiler/protobuf/xplane.proto and
-# xla/service/hlo.proto
-PLANE, EVENTS, STATS, BYTES = 1, 4, 5, 6
+# Fields of XSpace, XPlane, XLine, XEvent, XEventMetadata, XStatMetadata, XStat,
+# HloProto, HloModuleProto, HloComputationProto, HloInstructionProto and
+# OpMetadata that are read here:
+# https://github.com/openxla/xla, third_party/tsl/tsl/profiler/protobuf/
+# xplane.proto and xla/service/hlo.proto
+PLANE, NAME, LINES, EVENTS, STATS, STRING, BYTES, REF = 1, 2, 3, 4, 5, 5, 6, 7
+ABOUT, DURATION, KEY, VALUE = 1, 3, 1, 2
 MODULE, ID, COMPUTATION, INSTRUCTION, METADATA = 1, 5, 3, 2, 7
 NUMBER, OPERANDS, CALLED = 35, 36, 38
-METADATA_PLANE = b'/host:metadata'
+METADATA_PLANE = '/host:metadata'
+TPU_PLANE, TPU_LINE = '/device:TPU:', 'XLA Ops'
 
 
 @contextlib.contextmanager
@@ -76,7 +80,12 @@ def seconds(path: pathlib.Path) -> dict[str, float]:
   Where operations run side by side, on the threads of a CPU, each counts.
   """
   names, spent = instructions(path), collections.Counter()
+  for opcode, scope, picoseconds in _on_tpus(path):
+    if opcode not in OUTER:
+      spent[part_of(scope)] += picoseconds / 1e12
   for plane in jax.profiler.ProfileData.from_file(str(path)).planes:
+    if plane.name.startswith(TPU_PLANE):
+      continue
     for line in plane.lines:
       for event in line.events:
         stats = dict(event.stats)
@@ -86,6 +95,41 @@ def seconds(path: pathlib.Path) -> dict[str, float]:
           if opcode not in OUTER:
             spent[part_of(stats.get('tf_op', scope))] += event.duration_ns / 1e9
   return dict(spent)
+
+
+def _on_tpus(path: pathlib.Path) -> Iterator[tuple[str, str, int]]:
+  """Opcode, scope and picoseconds of each operation of TPUs.
+
+  What an operation's events share stands in their metadata on these planes;
+  ProfileData shows only what is an event's own.
+  """
+  for plane in _all(path.read_bytes(), PLANE):
+    if not _name(plane).startswith(TPU_PLANE):
+      continue
+    names = {key: _name(x) for key, x in _entries(plane, STATS)}
+    known = {key: (opcode_of(_name(x)), _texts(x, names).get('tf_op', ''))
+             for key, x in _entries(plane, EVENTS)}
+    for line in _all(plane, LINES):
+      for event in _all(line, EVENTS) if _name(line) == TPU_LINE else ():
+        yield (*known.get(_first(event, ABOUT), ('', '')),
+               _first(event, DURATION))
+
+
+def opcode_of(text: str) -> str:
+  """'%body.5 = (s32[], f32[2]) while(%x)' or '%while.5' -> 'while'."""
+  found = re.search(r' ([a-z][a-z0-9-]*)\(', text) or re.match(
+      r'%?([a-z-]*)', text)
+  return found[1]
+
+
+def _texts(event: bytes, names: Mapping[int, str]) -> dict[str, str]:
+  """Of an event's metadata, the statistics that are text, by name."""
+  found = {}
+  for stat in _all(event, STATS):
+    texts = [x.decode() for x in _all(stat, STRING)]
+    texts += [names.get(x, '') for x in _all(stat, REF)]
+    found[names.get(_first(stat, ABOUT), '')] = ''.join(texts)
+  return found
 
 
 def part_of(scope: str) -> str:
@@ -111,14 +155,13 @@ def instructions(path: pathlib.Path) -> dict[int, dict[str, tuple[str, str]]]:
   """By program and instruction, opcode and scope, from a trace's metadata."""
   found = {}
   for plane in _all(path.read_bytes(), PLANE):
-    if METADATA_PLANE not in _all(plane, 2):
+    if _name(plane) != METADATA_PLANE:
       continue
-    for entry in _all(plane, EVENTS):
-      for metadata in _all(entry, 2):
-        for stat in _all(metadata, STATS):
-          for proto in _all(stat, BYTES):
-            module, = _all(proto, MODULE)
-            found[(_all(module, ID) or [0])[0]] = _of_module(module)
+    for _, metadata in _entries(plane, EVENTS):
+      for stat in _all(metadata, STATS):
+        for proto in _all(stat, BYTES):
+          module, = _all(proto, MODULE)
+          found[_first(module, ID)] = _of_module(module)
   return found
 
 
@@ -172,6 +215,21 @@ def _name_the_nameless(found: dict[int, _Instruction],
       scopes.sort(key=lambda y: part_of(y) == CACHE)
       x.scope = next(iter(scopes), '')
     nameless = [x for x in nameless if not x.scope]
+
+
+def _name(message: bytes) -> str:
+  return b''.join(_all(message, NAME)).decode()
+
+
+def _first(message: bytes, number: int) -> int:
+  """Value of an integer field; 0 is not written."""
+  return (_all(message, number) or [0])[0]
+
+
+def _entries(message: bytes, number: int) -> list[tuple[int, bytes]]:
+  """Keys and values of a map."""
+  return [(_first(x, KEY), value) for x in _all(message, number)
+          for value in _all(x, VALUE)]
 
 
 def _numbers(message: bytes, number: int) -> list[int]:

@@ -123,6 +123,60 @@ def test_what_has_no_name_gets_that_of_what_is_near(packed):
       x26='verification', x27='other', x28='other')
 
 
+# Of a TPU: what is in the trace, tf_op, and microseconds of each event.
+ON_TPU = [
+    ('%while.5 = (s32[], f32[2]{0:T(128)}) while(%tuple.3), condition=%c, '
+     'body=%b', 'jit(run)/while:', [1000]),
+    ('%closed_call.2 = f32[2]{0} call(%x), to_apply=%f',
+     'jit(run)/while/body/drafting/closed_call:', [300]),
+    ('%conditional.7', 'jit(run)/while/body/cond:', [200]),
+    ('%fusion.3 = bf16[8,128]{1,0:T(8,128)(2,1)S(1)} fusion(%x), kind=kLoop, '
+     'calls=%call', 'jit(run)/while/body/drafting/mlp/dot_general:', [40, 2]),
+    ('%call.4 = f32[2]{0} custom-call(%x), custom_call_target="x"',
+     'jit(run)/while/body/verification/dot_general:', [100]),
+    ('fusion.3', 'jit(run)/while/body/sampling/argmax:', [7, 7]),
+    ('%dynamic-update-slice.1 = f32[2]{0} dynamic-update-slice(%x, %y)',
+     'jit(run)/while/body/drafting/cache_writes/set:', [3]),
+    ('%copy.1 = f32[2]{0} copy(%x)', None, [1])]
+
+
+def on_tpu(plane):
+  """A plane with ON_TPU, beside lines that have the same time again."""
+  stats, events, metadata = {9: 'tf_op', 10: 'hlo_category'}, [], []
+  category = proto(f1=10, f5='loop fusion')
+  for i, (name, scope, times) in enumerate(ON_TPU, 1):
+    # A text may stand in a statistic, or once for all of them.
+    text = proto(f1=9, f7=100 + i) if i % 2 else proto(f1=9, f5=scope or '')
+    stats |= {100 + i: scope} if scope else {}
+    metadata.append(proto(f1=i, f2=proto(
+        f1=i, f2=name, f4='fusion.3',
+        f5=[category, text] if scope else [category])))
+    events += [proto(f1=i, f2=1, f3=10**6 * x) for x in times]
+  lines = [proto(f1=1, f2=name, f4=events) for name in (
+      'XLA Modules', 'XLA Ops', 'Async XLA Ops')]
+  return proto(f2=plane, f3=lines, f4=metadata, f5=[
+      proto(f1=i, f2=proto(f1=i, f2=x)) for i, x in stats.items()])
+
+
+def test_a_tpu_has_the_names_in_the_metadata_of_its_events(tmp_path):
+  path = tmp_path / 'x.xplane.pb'
+  path.write_bytes(proto(f1=[on_tpu('/device:TPU:0'), on_tpu('/device:TPU:1'),
+                             on_tpu('/device:CUSTOM:Megascale Trace')]))
+  # As JAX reads it: names and times are there, and not a word of the scopes.
+  plane = jax.profiler.ProfileData.from_file(str(path)).find_plane_with_name(
+      '/device:TPU:0')
+  read = [(x.name, x.duration_ns, list(x.stats))
+          for line in plane.lines if line.name == 'XLA Ops'
+          for x in line.events]
+  assert read == [(name, 1e3 * x, []) for name, _, times in ON_TPU
+                  for x in times]
+  spent = profiling.seconds(path)
+  assert {name: 1e6 * x for name, x in spent.items()} == pytest.approx(dict(
+      drafting=84, verification=200, sampling=28, cache_writes=6, other=2))
+  assert profiling.summary(spent)[3].split() == [
+      'verification', '0.20', '62.5%']
+
+
 @pytest.mark.parametrize('scope,part', [
     ('jit(run)/while/body/drafting/mlp/dot_general', 'drafting'),
     ('jit(run)/while/body/drafting/jit(x)/cache_writes/scatter',

@@ -3,8 +3,8 @@
 Run as a program: `gcloud ARGUMENTS`, in the world that $FAKECLOUD names:
   calls.jsonl   every call's arguments
   plan.json     states: what a queued resource goes through, the last one stays;
-                setup, sweep: by host and how often it was made, what happens
-                there: an exit code, or 'preempt'
+                setup, ray, sweep: by host and how often it was made, what
+                happens there: an exit code, or 'preempt'
   NAME/         a slice that was asked for; NAME/HOST/ is a host's home
 """
 import json
@@ -12,10 +12,13 @@ import os
 import pathlib
 import shutil
 import signal
+import subprocess
 import sys
 import time
 
 WORLD = pathlib.Path(os.environ['FAKECLOUD'])
+# What a host really runs of a set-up: the commands that begin so.
+SHELL = ('set ', 'mkdir ', 'rm ', 'cd ', '[ ', 'touch ')
 
 
 def counted(path):
@@ -61,10 +64,38 @@ def queued(args, plan, verb, name):
     print(states[min(counted(folder / 'asked'), len(states) - 1)])
 
 
-def sweep(home, plan, name, host):
-  """Ten lines a go, 20 in all; whatever host 0 has written is kept."""
+def planned(plan, key, name, host):
+  """What happens there."""
   made = (WORLD / f'{name}.made').read_text()
-  what = plan.get('sweep', {}).get(f'{host}.{made}', 0)
+  return plan.get(key, {}).get(f'{host}.{made}', 0)
+
+
+def preempt(name):
+  (WORLD / name / 'suspended').touch()
+  signal.pause()                       # a connection that hangs
+
+
+def shell(home, command):
+  """Runs it there, with the programs of the system; its exit code."""
+  env = {'HOME': str(home), 'PATH': os.defpath}
+  return subprocess.run(command, shell=True, cwd=home, env=env).returncode
+
+
+def setup(home, command, what, name, host):
+  """Its own commands, without what it would install."""
+  if what == 'preempt':
+    preempt(name)
+  steps = [x if x.startswith(SHELL) else
+           f'(exit {what})' if 'setup.sh' in x else ':'
+           for x in command.split('; ')]
+  if code := shell(home, '; '.join(steps)):
+    fail_there(f'pip: no space left on device {host}', code)
+
+
+def sweep(home, what, name, host):
+  """Ten lines a go, 20 in all; whatever host 0 has written is kept."""
+  if not (home / 'spec_cascades').is_dir():
+    fail_there('cd: spec_cascades: No such file or directory', 1)
   journal = home / 'spec_cascades/runs/x/examples.jsonl'
   if host == 0 and what in (0, 'preempt'):
     journal.parent.mkdir(parents=True, exist_ok=True)
@@ -75,8 +106,7 @@ def sweep(home, plan, name, host):
     print(f'{len(lines)} lines')
   if what == 'preempt':
     time.sleep(1)                      # results are collected meanwhile
-    (WORLD / name / 'suspended').touch()
-    signal.pause()                     # a connection that hangs
+    preempt(name)
   if what:
     fail_there(f'sweep.py: no room on host {host}', what)
 
@@ -104,11 +134,14 @@ def node(args, plan, verb, name):
     return
   command = flag(args, '--command')
   if 'scripts/sweep.py --' in command:
-    sweep(home, plan, name, host)
+    sweep(home, planned(plan, 'sweep', name, host), name, host)
   elif 'setup.sh' in command:
-    (home / 'spec_cascades').mkdir(exist_ok=True)
-    if code := plan.get('setup', {}).get(str(host), 0):
-      fail_there(f'pip: no space left on device {host}', code)
+    setup(home, command, planned(plan, 'setup', name, host), name, host)
+  elif 'ray start' in command:
+    if planned(plan, 'ray', name, host) == 'preempt':
+      preempt(name)
+  elif code := shell(home, command):
+    fail_there(f'{command}: exit {code}', code)
 
 
 def main():

@@ -3,6 +3,8 @@ import json
 import pathlib
 import shutil
 import sys
+import time
+import types
 
 import pytest
 
@@ -101,7 +103,8 @@ def test_a_sweep_is_queued_set_up_run_and_collected(world, capsys):
   found = verbs(world)
   assert found[0] == ('create',) and ('delete',) not in found
   for host in range(4):
-    assert found.count(('ssh', f'--worker={host}')) == 2     # set-up and sweep
+    # Is it set up, set-up, and sweep.
+    assert found.count(('ssh', f'--worker={host}')) == 3
   assert all('--coordinator=auto' in x and "'--gin.A=(1, 2)'" in x
              for x in commands(world, 'scripts/sweep.py --'))
   go(world, 'delete')
@@ -125,6 +128,63 @@ def test_a_slice_that_was_taken_away_is_made_again_and_the_sweep_goes_on(
   assert len(pushed) == 1 and again[3] < pushed[0] < again[4]
 
 
+def test_stopped_in_the_queue_the_same_command_sets_up(world, monkeypatch):
+  def stopped(seconds):
+    raise KeyboardInterrupt
+  states = [['WAITING_FOR_RESOURCES', 'WAITING_FOR_RESOURCES', 'ACTIVE']]
+  with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    patch.setattr(script, 'time', types.SimpleNamespace(
+        sleep=stopped, monotonic=time.monotonic))
+    go(world, 'sweep', *RUN, states=states)
+  assert verbs(world) == [('create',)]
+  go(world, 'sweep', *RUN, states=states)
+  assert verbs(world).count(('create',)) == 1
+  assert len(commands(world, 'setup.sh')) == 4
+  assert journal(pathlib.Path('out')) == list(range(20))
+
+
+def test_a_set_up_that_failed_is_made_again_by_the_same_command(world):
+  go(world, 'create')
+  with pytest.raises(ValueError, match='Set-up failed on 1 of 4 hosts'):
+    go(world, 'sweep', *RUN, setup={'3.1': 7})
+  assert not commands(world, 'scripts/sweep.py --')
+  go(world, 'sweep', *RUN)
+  assert len(commands(world, 'setup.sh')) == 8
+  assert journal(pathlib.Path('out')) == list(range(20))
+  go(world, 'sweep', *RUN)
+  assert len(commands(world, 'setup.sh')) == 8               # it is set up
+
+
+def test_newer_journals_of_a_host_are_kept(world):
+  go(world, 'sweep', *RUN)
+  here = pathlib.Path('out/runs/x/examples.jsonl')
+  here.write_text(here.read_text()[:40])
+  with pytest.raises(ValueError, match='Set-up failed'):
+    go(world, 'setup', setup={'0.1': 7})
+  assert not (world / 's/0/spec_cascades/.ready').exists()
+  go(world, 'setup')
+  assert (world / 's/0/spec_cascades/.ready').exists()
+  assert journal(world / 's/0/spec_cascades') == list(range(20))
+
+
+def test_a_slice_that_is_lost_in_its_set_up_is_made_again(world, capsys):
+  go(world, 'sweep', *RUN, states=[*READY, ['ACTIVE']],
+     setup={'2.1': 'preempt'})
+  assert 's was taken away; the sweep goes on' in capsys.readouterr().out
+  assert verbs(world).count(('create',)) == 2
+  assert journal(pathlib.Path('out')) == list(range(20))
+
+
+def test_slices_that_are_lost_as_ray_starts_are_made_again(world, capsys):
+  go(world, 'sweep', '--slices=2', *RUN, kind='v5litepod-8',
+     states=[['ACTIVE']], ray={'0.1': 'preempt'})
+  shown = capsys.readouterr().out
+  assert shown.index('s-0 was taken away') < shown.index('s-1 was taken away')
+  assert verbs(world).count(('create',)) == 4
+  assert len(commands(world, 'setup.sh')) == 4               # once when new
+  assert journal(pathlib.Path('out')) == list(range(20))
+
+
 def test_start_up_failures_are_told_by_host(world):
   with pytest.raises(ValueError) as error:
     go(world, 'sweep', *RUN, sweep={'0.1': 2, '2.1': 1})
@@ -133,7 +193,7 @@ def test_start_up_failures_are_told_by_host(world):
   with pytest.raises(ValueError, match=(
       'Set-up failed on 1 of 4 hosts: s host 3: exit 7: pip: no space left on '
       'device 3')):
-    go(world, 'setup', setup={'3': 7})
+    go(world, 'setup', setup={'3.1': 7})
 
 
 def test_a_host_that_dies_is_no_end_unless_it_always_does(world, capsys):
