@@ -65,7 +65,7 @@ def test_caches_equal_a_fresh_prefill_after_every_round(name, target):
 
 @pytest.mark.parametrize('name', ['t5_1_1', 'gemma3'])
 def test_caches_of_transformers_do_so_too(name):
-  """Encoders, windows and all; rows accept different counts."""
+  """Encoders, windows and all; the target is p, and q is read."""
   lm, params = tiny.LMS[name], tiny.params_of(tiny.LMS[name])
   near = jax.tree.map(lambda a, b: .6 * a + .4 * b, params,
                       tiny.params_of(lm, 1))
@@ -76,7 +76,7 @@ def test_caches_of_transformers_do_so_too(name):
   state = spec.init(packed, small, prompt, keys(3))
   step, accepted = jax.jit(decode.GenSpecSample.step), []
   for _ in range(4):
-    state, seen = step(spec, packed, small, targets.Diff(.2), Warp(), state)
+    state, seen = step(spec, packed, small, targets.Diff(-1.), Warp(), state)
     accepted.append(seen.verdict.count)
     read = prompt.replace(prefix=state.tokens, prefix_lengths=state.lengths)
     for cache, own in ((state.cache, packed), (state.drafter, small)):
