@@ -7,7 +7,8 @@
 Prefill, one round and the whole loop: memory of a chip, and what chips
 exchange in a round. Blocks of 1 to 64 tokens and a drafter step: FLOPs, bytes,
 times by a roofline (an estimate and no measurement), and hence c, how flat
-verification is, and the speed-up at a given acceptance, one or by position.
+verification is, and the speed-up at a given acceptance, one or by position. A
+best gamma such as 7+ is the longest that the widths, or 16, let it try.
 --batches 1,16,256 estimates instead what a token costs in each batch, and
 where drafting stops paying.
 v4 and v5p count two cores a chip: v4-8 has 4 chips, v5e-16 has 16.
@@ -106,6 +107,11 @@ def _programs(programs: Any, hbm: float) -> dict[str, Any]:
     if found.name == 'one round' and not found.excess:
       print('  exchanged in a round:', _work(found).split('), ', 1)[1])
     rows[found.name] = _row(found)
+  if not found.excess:
+    faults = rows[found.name]['faults'] = programs.faults(found)
+    print('  in the loop, besides what the layouts ask for:',
+          *(faults or ['no exchange, host transfer or copy of a cache']),
+          sep='\n    ' if faults else ' ')
   return rows
 
 
@@ -142,8 +148,9 @@ def _steps(programs: Any, chip: Any, flags: argparse.Namespace,
         f'sampling and acceptance {1e3 * judged:.3f} ms, '
         f'{100 * judged / whole:.1f} %')
   print(f'acceptance {", ".join(f"{x:g}" for x in rates)}: best gamma '
-        f'{plan.gamma}, {plan.tokens:.2f} tokens a round, {plan.speedup:.2f}x '
-        'over the verifier alone, prompts left out')
+        f'{plan.gamma}{"+" * (plan.gamma == plan.max_gamma)}, '
+        f'{plan.tokens:.2f} tokens a round, {plan.speedup:.2f}x over the '
+        'verifier alone, prompts left out')
   print(ESTIMATED.format(flops=chip.flops / 1e12, link=chip.link / 1e9,
                          bandwidth=chip.bandwidth / 1e9, hop=flags.hop_us))
   rows = {x.name: _row(x) for x in (draft, judging, *blocks.values())}
@@ -151,7 +158,7 @@ def _steps(programs: Any, chip: Any, flags: argparse.Namespace,
       cost=guess.cost, flatness=flat, draft_ms=1e3 * guess.times.drafter,
       verify_ms=1e3 * guess.times.block(1), round_ms=1e3 * whole,
       judging=judged / whole, gamma=plan.gamma, tokens=plan.tokens,
-      speedup=plan.speedup, acceptance=rates)
+      max_gamma=plan.max_gamma, speedup=plan.speedup, acceptance=rates)
 
 
 def _batches(case: Any, chips_: Sequence[Any], chip: Any,

@@ -202,10 +202,12 @@ class Programs:
 
   def round(self) -> Compiled:
     """One round; the state is donated."""
+    # Without q the first call of gamma is ahead of the drafter's loop.
+    trips = self.case.gamma + (1 if self.case.uses_q else -1)
     return self._compile(
         'one round', decode.GenSpecSample.step, self.spec, self.params,
-        self.draft_params, *self._rule, self.state(),
-        trips=self.case.gamma + self.case.uses_q, donate_argnames='state')
+        self.draft_params, *self._rule, self.state(), trips=trips,
+        donate_argnames='state')
 
   def loop(self) -> Compiled:
     """The whole decode."""
@@ -248,6 +250,29 @@ class Programs:
         cache=_cache_shardings(self.verifier, state.cache),
         drafter=_cache_shardings(self.drafter, state.drafter))
     return _placed(state, where)
+
+  def faults(self, loop: Compiled) -> list[str]:
+    """Lines of the decode loop that should not be there, see `faults`."""
+    state = self.state()
+    return faults(loop_of(loop), (state.cache, state.drafter), self.expects)
+
+  def expects(self, x: hlo.Instruction) -> bool:
+    """Whether the layouts ask for this exchange in the loop.
+
+    Within a group sums and gathers no larger than a round's logits, of which a
+    weight is not mistaken for one; between groups whether all rows are done,
+    and what 'fsdp' gathers.
+    """
+    data, model = self.verifier.layout.mesh.devices.shape
+    cut = {axis for x in (self.verifier, self.drafter)
+           for name, axis in x.layout.rules if name != 'batch'}
+    nodes = self.case.batch // data * self.spec.drafter.num_nodes
+    if x.group == model and 'model' in cut and x.kind in (
+        'all-reduce', 'all-gather') and (
+            x.nbytes <= 4 * nodes * self.verifier.vocab_size):
+      return True
+    return x.group == data and (x.nbytes <= 4 if x.kind == 'all-reduce' else
+                                x.kind == 'all-gather' and 'data' in cut)
 
   def cache(self, model: sharding.Sharded, params: Any, width: int) -> Any:
     """Shapes of a cache with room for a block behind a whole text."""
