@@ -98,6 +98,11 @@ def _work(found: Any) -> str:
           f'{exchanged or "no exchange"}')
 
 
+def _optimal(found: Any) -> str:
+  """XLA's own estimate, where it is sane."""
+  return f' ({1e3 * found.optimal:.3f} by XLA)' if found.optimal else ''
+
+
 def _programs(programs: Any, hbm: float) -> dict[str, Any]:
   """Prints prefill, a round and the loop."""
   rows = {}
@@ -134,7 +139,7 @@ def _steps(programs: Any, chip: Any, flags: argparse.Namespace,
     if found is not draft:
       blocks[int(found.name.split()[-1])] = found
     print(f'{found.name}: {1e3 * found.work.seconds(chip, hop):.3f} ms '
-          f'estimated; {_work(found)}', flush=True)
+          f'estimated{_optimal(found)}; {_work(found)}', flush=True)
   guess = roofline.estimate(draft, blocks, chip, hop)
   flat = {width: guess.flatness(width) for width in blocks}
   gamma = programs.case.gamma
@@ -177,23 +182,29 @@ def _batches(case: Any, chips_: Sequence[Any], chip: Any,
   cases = [dataclasses.replace(case, batch=x) for x in flags.batches]
   print(f'{"rows":>5} {"us a token: alone":>18} {"drafted":>9} '
         f'{"refilled":>9} {"speed-up":>9} {"refilled":>9} '
-        f'{gamma + 1:>4} tokens over 1')
+        f'{gamma + 1:>4} tokens over 1; sampling, acceptance')
   for each in cases:
     programs, batch = tpu.Programs(each, chips_), each.batch
     steps = [programs.draft(), programs.block(1), programs.block(gamma + 1)]
-    full = [x for x in steps if x.excess]
+    drawing = [programs.sampling(), programs.judging()]
+    full = [x for x in (*steps, *drawing) if x.excess]
     if full:
       print(f'{batch:5} {_memory(full[0], chip.hbm)}')
       break
     guess = roofline.estimate(steps[0], dict(zip((1, gamma + 1), steps[1:])),
                               chip, hop)
+    sampling, judging = (roofline.passes(x, chip) for x in drawing)
     cost = scaling.predicted(guess.times, batch, rates, case.new_tokens,
-                             uses_q=case.uses_q)
+                             uses_q=case.uses_q, sampling=sampling,
+                             judging=judging)
+    whole = (gamma + case.uses_q) * guess.times.drafter + guess.times.block(
+        gamma + 1) + judging
     costs.append(cost)
     print(f'{batch:5} {1e6 * cost.alone:18.2f} {1e6 * cost.drafted:9.2f} '
           f'{1e6 * cost.refilled:9.2f} {cost.speedup:8.2f}x '
           f'{cost.alone / cost.refilled:8.2f}x '
-          f'{guess.flatness(gamma + 1):8.2f}x', flush=True)
+          f'{guess.flatness(gamma + 1):8.2f}x '
+          f'{100 * judging / whole:16.1f} %', flush=True)
   if costs:
     print(f'acceptance {rates[0]:g}...: {scaling.ends(costs)}')
   return dict(batches=[dataclasses.asdict(x) for x in costs])

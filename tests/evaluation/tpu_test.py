@@ -107,6 +107,17 @@ def test_sampling_reads_all_logits_and_exchanges_nothing(programs):
   logits = 2 * 4 * programs.verifier.vocab_size * 4      # q and p, 4 nodes
   assert found.arguments > .99 * logits and found.counted > logits
   assert not found.work.collectives
+  alone = programs.sampling()
+  assert 8 * alone.arguments < 1.01 * found.arguments   # p of one node
+  assert alone.counted < found.counted / 4 and not alone.work.collectives
+
+
+@compiles
+def test_an_estimate_of_the_compiler_is_sane_or_left_out(programs):
+  assert programs.draft().optimal >= 0           # it says -1 of some programs
+  block = programs.block(8)
+  seconds = block.work.seconds(chips.CHIPS['v4'])
+  assert seconds / 100 < block.optimal < 100 * seconds
 
 
 @compiles
