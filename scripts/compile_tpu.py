@@ -42,8 +42,9 @@ def _flags(args: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
       description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   add = parser.add_argument
   add('--topology', required=True, help='v4-8, v5e-16, v5p-8, v6e-4, ...')
-  add('--config', required=True, metavar='FILE',
-      help='a gin file of gin/tpu; --gin.NAME=VALUE changes it')
+  add('--config', required=True, metavar='FILE', action='append',
+      help='a gin file of gin/tpu; --gin.NAME=VALUE changes it, and so does '
+      'another file behind it, such as fsdp.gin')
   add('--acceptance', default='.8', help='such as .8, or .85,.8,.75')
   add('--widths', default='1,2,4,8,16,32,64',
       help='of blocks, 1 among them; times between two are interpolated')
@@ -217,7 +218,7 @@ def main(args: Sequence[str]) -> None:
   from spec_cascades.evaluation import chips
   from spec_cascades.evaluation import tpu
   slice_, rates = chips.topology(flags.topology), chips.rates(flags.acceptance)
-  _cli.configure([flags.config], bindings)
+  _cli.configure(flags.config, bindings)
   case = _cli.call(tpu.Case)
   case.models()
   chips_ = tpu.devices(slice_)

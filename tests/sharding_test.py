@@ -24,6 +24,7 @@ from spec_cascades import decode, sharding, targets
 from spec_cascades import warp as warp_lib
 from spec_cascades.drafters.chain import Chain
 from spec_cascades.evaluation import hlo
+from spec_cascades.evaluation import rules as rules_lib
 from spec_cascades.models import gemma, layers, t5
 from tests.common import keys, select
 from tests.devices_test import FLAGS
@@ -42,7 +43,8 @@ LMS = dict(
         tiny.LMS['llama3'].config, **_sizes)))
 RULES = dict(lossless=(targets.Lossless(), 1.), greedy=(targets.Lossless(), 0.),
              ensemble=(targets.Ensemble(.4), 1.), chow=(targets.Chow(.3), 1.),
-             token=(targets.TokenV3(.4), 1.))
+             token=(targets.TokenV3(.4), 1.),
+             **{name: (rule(), 1.) for name, rule in rules_lib.RULES.items()})
 # Model, (data, model), the verifier's layout, the drafter's, and the rule.
 FAST = [('t5', (2, 4), 'tensor', 'data', 'ensemble'),
         ('gemma', (4, 2), 'data', 'data', 'lossless')]
@@ -57,6 +59,9 @@ SLOW = [
     *((name, (4, 2), 'fsdp', 'data', 'ensemble') for name in LMS),
     *((name, (2, 4), 'tensor', 'fsdp', 'lossless')
       for name in ('t5_tied', 'llama'))]
+EVERY = [(name, (2, 4), 'tensor', drafters, rule)
+         for (name, drafters), rule in zip(itertools.cycle(
+             [('t5', 'data'), ('gemma', 'tensor')]), rules_lib.RULES)]
 
 
 def made(name, shape, own, drafters):
@@ -165,6 +170,11 @@ def slow():
   return run(SLOW)['found']
 
 
+@pytest.fixture(scope='module')
+def every():
+  return run(EVERY)['found']
+
+
 def layers_of(lm):
   """Sums that a step shares where everything is cut: two or three a layer."""
   return (3 * lm.config.num_decoder_layers if isinstance(lm, t5.T5)
@@ -215,6 +225,12 @@ def test_meshes_decode_as_one_device(fast, i):
     map(str, SLOW[i])))
 def test_more_meshes_decode_as_one_device(slow, i):
   check(SLOW[i], slow[i])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('i', range(len(EVERY)), ids=lambda i: EVERY[i][-1])
+def test_every_rule_decodes_as_on_one_device(every, i):
+  check(EVERY[i], every[i])
 
 
 def test_layouts_cut_what_they_say(fast):
