@@ -71,6 +71,10 @@ def _compiled(pair: str, topology: str, path: pathlib.Path,
        f'--config={_cli.ROOT}/gin/tpu/{pair}.gin', f'--topology={topology}',
        f'--widths={WIDTHS}', f'--acceptance={acceptance}', f'--json={path}'],
       check=False, capture_output=True, text=True)
+  if run.returncode < 0:
+    raise ValueError(f'{pair} for {topology} was ended by signal '
+                     f'{-run.returncode}; with 9 the machine may be short of '
+                     'memory.')
   if run.returncode:
     said = run.stderr.strip().splitlines() or [f'exit code {run.returncode}']
     raise ValueError(f'{pair} for {topology} failed: {said[-1]}')

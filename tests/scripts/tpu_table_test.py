@@ -1,11 +1,15 @@
 """tpu_table.py: a table of what was compiled before; nothing compiles here."""
 import importlib.metadata
 import json
+import pathlib
 import subprocess
 import sys
 
 import cli_test
 import pytest
+
+sys.path.insert(0, str(cli_test.ROOT / 'scripts'))
+import tpu_table  # noqa: E402
 
 PROGRAM = dict(seconds=30., excess='', total=3 * 2**30, work=dict(
     collectives=[dict(kind='all-reduce', nbytes=10_000, times=73),
@@ -73,6 +77,14 @@ def test_the_longest_draft_tried_and_faults_are_marked(tmp_path):
   text = tabled(tmp_path, ROW | {
       'jax': '9', 'max_gamma': 6, 'whole loop': PROGRAM | dict(faults=faults)})
   assert '| 6+, 2.64x | 60, 4.0 | %copy.1, %s |' in text
+
+
+def test_a_case_that_was_killed_says_so(monkeypatch):
+  killed = subprocess.CompletedProcess((), -9, stderr='a warning of libtpu')
+  monkeypatch.setattr(tpu_table.subprocess, 'run', lambda *_, **__: killed)
+  with pytest.raises(ValueError, match='v4-8 was ended by signal 9') as error:
+    tpu_table._compiled('pair', 'v4-8', pathlib.Path(), '.8')
+  assert '\n' not in str(error.value)
 
 
 def test_it_refuses(tmp_path):
