@@ -7,7 +7,8 @@
 Prefill, one round and the whole loop: memory of a chip, and what chips
 exchange in a round. Blocks of 1 to 64 tokens and a drafter step: FLOPs, bytes,
 times by a roofline (an estimate and no measurement), and hence c, how flat
-verification is, and the speed-up at a given acceptance, one or by position.
+verification is, and the speed-up at a given acceptance, one or by position. A
+best gamma such as 7+ is the longest that the widths, or 16, let it try.
 --batches 1,16,256 estimates instead what a token costs in each batch, and
 where drafting stops paying.
 v4 and v5p count two cores a chip: v4-8 has 4 chips, v5e-16 has 16.
@@ -41,8 +42,9 @@ def _flags(args: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
       description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   add = parser.add_argument
   add('--topology', required=True, help='v4-8, v5e-16, v5p-8, v6e-4, ...')
-  add('--config', required=True, metavar='FILE',
-      help='a gin file of gin/tpu; --gin.NAME=VALUE changes it')
+  add('--config', required=True, metavar='FILE', action='append',
+      help='a gin file of gin/tpu; --gin.NAME=VALUE changes it, and so does '
+      'another file behind it, such as fsdp.gin')
   add('--acceptance', default='.8', help='such as .8, or .85,.8,.75')
   add('--widths', default='1,2,4,8,16,32,64',
       help='of blocks, 1 among them; times between two are interpolated')
@@ -97,6 +99,11 @@ def _work(found: Any) -> str:
           f'{exchanged or "no exchange"}')
 
 
+def _optimal(found: Any) -> str:
+  """XLA's own estimate, where it is sane."""
+  return f' ({1e3 * found.optimal:.3f} by XLA)' if found.optimal else ''
+
+
 def _programs(programs: Any, hbm: float) -> dict[str, Any]:
   """Prints prefill, a round and the loop."""
   rows = {}
@@ -106,6 +113,11 @@ def _programs(programs: Any, hbm: float) -> dict[str, Any]:
     if found.name == 'one round' and not found.excess:
       print('  exchanged in a round:', _work(found).split('), ', 1)[1])
     rows[found.name] = _row(found)
+  if not found.excess:
+    faults = rows[found.name]['faults'] = programs.faults(found)
+    print('  in the loop, besides what the layouts ask for:',
+          *(faults or ['no exchange, host transfer or copy of a cache']),
+          sep='\n    ' if faults else ' ')
   return rows
 
 
@@ -128,7 +140,7 @@ def _steps(programs: Any, chip: Any, flags: argparse.Namespace,
     if found is not draft:
       blocks[int(found.name.split()[-1])] = found
     print(f'{found.name}: {1e3 * found.work.seconds(chip, hop):.3f} ms '
-          f'estimated; {_work(found)}', flush=True)
+          f'estimated{_optimal(found)}; {_work(found)}', flush=True)
   guess = roofline.estimate(draft, blocks, chip, hop)
   flat = {width: guess.flatness(width) for width in blocks}
   gamma = programs.case.gamma
@@ -142,8 +154,9 @@ def _steps(programs: Any, chip: Any, flags: argparse.Namespace,
         f'sampling and acceptance {1e3 * judged:.3f} ms, '
         f'{100 * judged / whole:.1f} %')
   print(f'acceptance {", ".join(f"{x:g}" for x in rates)}: best gamma '
-        f'{plan.gamma}, {plan.tokens:.2f} tokens a round, {plan.speedup:.2f}x '
-        'over the verifier alone, prompts left out')
+        f'{plan.gamma}{"+" * (plan.gamma == plan.max_gamma)}, '
+        f'{plan.tokens:.2f} tokens a round, {plan.speedup:.2f}x over the '
+        'verifier alone, prompts left out')
   print(ESTIMATED.format(flops=chip.flops / 1e12, link=chip.link / 1e9,
                          bandwidth=chip.bandwidth / 1e9, hop=flags.hop_us))
   rows = {x.name: _row(x) for x in (draft, judging, *blocks.values())}
@@ -151,7 +164,7 @@ def _steps(programs: Any, chip: Any, flags: argparse.Namespace,
       cost=guess.cost, flatness=flat, draft_ms=1e3 * guess.times.drafter,
       verify_ms=1e3 * guess.times.block(1), round_ms=1e3 * whole,
       judging=judged / whole, gamma=plan.gamma, tokens=plan.tokens,
-      speedup=plan.speedup, acceptance=rates)
+      max_gamma=plan.max_gamma, speedup=plan.speedup, acceptance=rates)
 
 
 def _batches(case: Any, chips_: Sequence[Any], chip: Any,
@@ -170,23 +183,29 @@ def _batches(case: Any, chips_: Sequence[Any], chip: Any,
   cases = [dataclasses.replace(case, batch=x) for x in flags.batches]
   print(f'{"rows":>5} {"us a token: alone":>18} {"drafted":>9} '
         f'{"refilled":>9} {"speed-up":>9} {"refilled":>9} '
-        f'{gamma + 1:>4} tokens over 1')
+        f'{gamma + 1:>4} tokens over 1; sampling, acceptance')
   for each in cases:
     programs, batch = tpu.Programs(each, chips_), each.batch
     steps = [programs.draft(), programs.block(1), programs.block(gamma + 1)]
-    full = [x for x in steps if x.excess]
+    drawing = [programs.sampling(), programs.judging()]
+    full = [x for x in (*steps, *drawing) if x.excess]
     if full:
       print(f'{batch:5} {_memory(full[0], chip.hbm)}')
       break
     guess = roofline.estimate(steps[0], dict(zip((1, gamma + 1), steps[1:])),
                               chip, hop)
+    sampling, judging = (roofline.passes(x, chip) for x in drawing)
     cost = scaling.predicted(guess.times, batch, rates, case.new_tokens,
-                             uses_q=case.uses_q)
+                             uses_q=case.uses_q, sampling=sampling,
+                             judging=judging)
+    whole = (gamma + case.uses_q) * guess.times.drafter + guess.times.block(
+        gamma + 1) + judging
     costs.append(cost)
     print(f'{batch:5} {1e6 * cost.alone:18.2f} {1e6 * cost.drafted:9.2f} '
           f'{1e6 * cost.refilled:9.2f} {cost.speedup:8.2f}x '
           f'{cost.alone / cost.refilled:8.2f}x '
-          f'{guess.flatness(gamma + 1):8.2f}x', flush=True)
+          f'{guess.flatness(gamma + 1):8.2f}x '
+          f'{100 * judging / whole:16.1f} %', flush=True)
   if costs:
     print(f'acceptance {rates[0]:g}...: {scaling.ends(costs)}')
   return dict(batches=[dataclasses.asdict(x) for x in costs])
@@ -199,7 +218,7 @@ def main(args: Sequence[str]) -> None:
   from spec_cascades.evaluation import chips
   from spec_cascades.evaluation import tpu
   slice_, rates = chips.topology(flags.topology), chips.rates(flags.acceptance)
-  _cli.configure([flags.config], bindings)
+  _cli.configure(flags.config, bindings)
   case = _cli.call(tpu.Case)
   case.models()
   chips_ = tpu.devices(slice_)

@@ -5,8 +5,9 @@
 
 Each case is a run of compile_tpu.py, minutes each and hours in all; what it
 found is kept in --rows, so that the same command goes on where it was killed.
-The table has all of its cases that are known by then. Cases of other versions
-of jax or libtpu are compiled again; after other changes, give another --rows.
+Lines of the table whose case is not known by then stay; a cell that they lack
+is '-'. Cases of other versions of jax or libtpu are compiled again; after other
+changes, give another --rows.
 """
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ PAIRS = ('t5_small_xl', 't5_small_xxl', 'gemma2_2b_27b')
 BEGIN, END = '<!-- tpu_table.py: begin -->', '<!-- end -->'
 HEAD = ('pair', 'slice', 'GiB a chip, the loop', 'exchanged in a round', 'c',
         'verification of 8 over 1', 'a round, ms', 'sampling, acceptance',
-        'best gamma, speed-up', 'compile: s, GiB')
+        'best gamma, speed-up', 'compile: s, GiB', 'faults of the loop')
+WIDTHS = '1,6,8,16,32'               # drafts of up to 16 tokens are tried
 
 
 def _flags(args: Sequence[str]) -> argparse.Namespace:
@@ -67,8 +69,12 @@ def _compiled(pair: str, topology: str, path: pathlib.Path,
   run = subprocess.run(
       [sys.executable, _cli.ROOT / 'scripts/compile_tpu.py',
        f'--config={_cli.ROOT}/gin/tpu/{pair}.gin', f'--topology={topology}',
-       '--widths=1,6,8', f'--acceptance={acceptance}', f'--json={path}'],
+       f'--widths={WIDTHS}', f'--acceptance={acceptance}', f'--json={path}'],
       check=False, capture_output=True, text=True)
+  if run.returncode < 0:
+    raise ValueError(f'{pair} for {topology} was ended by signal '
+                     f'{-run.returncode}; with 9 the machine may be short of '
+                     'memory.')
   if run.returncode:
     said = run.stderr.strip().splitlines() or [f'exit code {run.returncode}']
     raise ValueError(f'{pair} for {topology} failed: {said[-1]}')
@@ -83,7 +89,7 @@ def _cells(pair: str, topology: str, row: dict[str, Any]) -> list[str]:
            f'{gib(row["host_bytes"])}')
   loop = row['whole loop']
   if loop['excess']:
-    return [pair, topology, loop['excess'], *['-'] * 6, spent]
+    return [pair, topology, loop['excess'], *['-'] * 6, spent, '-']
   kinds: dict[str, list[float]] = {}
   for x in row['one round']['work']['collectives']:
     found = kinds.setdefault(x['kind'], [0, 0.])
@@ -95,24 +101,45 @@ def _cells(pair: str, topology: str, row: dict[str, Any]) -> list[str]:
   if 'round_ms' in row:
     steps = [f'{row["cost"]:.3f}', f'{row["flatness"]["8"]:.2f}x',
              f'{row["round_ms"]:.2f}', f'{100 * row["judging"]:.1f} %',
-             f'{row["gamma"]}, {row["speedup"]:.2f}x']
+             f'{row["gamma"]}{"+" * (row["gamma"] == row["max_gamma"])}, '
+             f'{row["speedup"]:.2f}x']
+  names = [x.split(' = ')[0].split()[-1] for x in loop['faults']]
   return [pair, topology, gib(loop['total']), exchanged or 'nothing', *steps,
-          spent]
+          spent, ', '.join(names) or 'none']
 
 
-def _table(rows: dict[tuple[str, str], dict[str, Any]]) -> str:
-  lines = [HEAD, ['---'] * len(HEAD)]
-  lines += [_cells(*name, row) for name, row in rows.items()]
+def _kept(table: str) -> dict[tuple[str, str], list[str]]:
+  """Lines that a table has, by pair and slice."""
+  lines = [[cell.strip() for cell in line.strip('| ').split(' | ')]
+           for line in table.splitlines() if line.startswith('|')]
+  return {(line[0], line[1]): line + ['-'] * (len(HEAD) - len(line))
+          for line in lines[2:]}
+
+
+def _table(rows: dict[tuple[str, str], dict[str, Any]], old: str) -> str:
+  """What is known, and of an old table what is not."""
+  found = _kept(old) | {name: _cells(*name, row) for name, row in rows.items()}
+  place = lambda all, x: all.index(x) if x in all else len(all)
+  order = lambda name: (place(PAIRS, name[0]), place(TOPOLOGIES, name[1]))
+  lines = [HEAD, ['---'] * len(HEAD),
+           *(found[name] for name in sorted(found, key=order))]
   return '\n'.join(f'| {" | ".join(line)} |' for line in lines)
+
+
+def _parts(path: pathlib.Path) -> tuple[str, str, str]:
+  """A document before its table, the table, and after it."""
+  text = path.read_text()
+  if not 0 <= text.find(BEGIN) < text.find(END):
+    raise ValueError(f'{path} lacks the lines {BEGIN} and {END}, between which '
+                     'the table goes.')
+  before, rest = text.split(BEGIN, 1)
+  return before, *rest.split(END, 1)
 
 
 def main(args: Sequence[str]) -> None:
   """Compiles what is missing, and replaces the table."""
   flags = _flags(args)
-  text = flags.output.read_text()
-  if not 0 <= text.find(BEGIN) < text.find(END):
-    raise ValueError(f'{flags.output} lacks the lines {BEGIN} and {END}, '
-                     'between which the table goes.')
+  _parts(flags.output)
   versions = _versions()
   cases = [(pair, topology) for pair in flags.pairs.split(',')
            for topology in flags.topologies.split(',')]
@@ -122,9 +149,9 @@ def main(args: Sequence[str]) -> None:
       _compiled(*case, path, flags.acceptance)
     rows = {name: json.loads(file.read_text())
             for name, file in paths.items() if _known(file, versions)}
-    table = f'{BEGIN}\n{_table(rows)}\n{END}'
-    before, rest = text.split(BEGIN, 1)
-    flags.output.write_text(before + table + rest.split(END, 1)[1])
+    before, old, after = _parts(flags.output)
+    flags.output.write_text(
+        f'{before}{BEGIN}\n{_table(rows, old)}\n{END}{after}')
 
 
 if __name__ == '__main__':

@@ -24,6 +24,7 @@ from spec_cascades import decode, sharding, targets
 from spec_cascades import warp as warp_lib
 from spec_cascades.drafters.chain import Chain
 from spec_cascades.evaluation import hlo
+from spec_cascades.evaluation import rules as rules_lib
 from spec_cascades.models import gemma, layers, t5
 from tests.common import keys, select
 from tests.devices_test import FLAGS
@@ -42,7 +43,8 @@ LMS = dict(
         tiny.LMS['llama3'].config, **_sizes)))
 RULES = dict(lossless=(targets.Lossless(), 1.), greedy=(targets.Lossless(), 0.),
              ensemble=(targets.Ensemble(.4), 1.), chow=(targets.Chow(.3), 1.),
-             token=(targets.TokenV3(.4), 1.))
+             token=(targets.TokenV3(.4), 1.),
+             **{name: (rule(), 1.) for name, rule in rules_lib.RULES.items()})
 # Model, (data, model), the verifier's layout, the drafter's, and the rule.
 FAST = [('t5', (2, 4), 'tensor', 'data', 'ensemble'),
         ('gemma', (4, 2), 'data', 'data', 'lossless')]
@@ -57,6 +59,11 @@ SLOW = [
     *((name, (4, 2), 'fsdp', 'data', 'ensemble') for name in LMS),
     *((name, (2, 4), 'tensor', 'fsdp', 'lossless')
       for name in ('t5_tied', 'llama'))]
+EVERY = [(name, (2, 4), 'tensor', drafters, rule)
+         for (name, drafters), rule in zip(itertools.cycle(
+             [('t5', 'data'), ('gemma', 'tensor')]), rules_lib.RULES)]
+# Searches for a beta, which go on until every row has its own.
+SEARCHES = dict(LossyBeta=1, LossyBudget=3)
 
 
 def made(name, shape, own, drafters):
@@ -165,6 +172,11 @@ def slow():
   return run(SLOW)['found']
 
 
+@pytest.fixture(scope='module')
+def every():
+  return run(EVERY)['found']
+
+
 def layers_of(lm):
   """Sums that a step shares where everything is cut: two or three a layer."""
   return (3 * lm.config.num_decoder_layers if isinstance(lm, t5.T5)
@@ -173,7 +185,7 @@ def layers_of(lm):
 
 def check(case, got):
   """Rows agree or nearly tie; the loop does what its layout asks for."""
-  name, (data, model), own, drafters, _ = case
+  name, (data, model), own, drafters, rule = case
   print(f'{case}: {got["apart"]} rows of {ROWS} differ, margins '
         f'{got["margins"]}')
   assert got['rounds'] > 5 and len(got['margins']) == got['apart']
@@ -182,14 +194,18 @@ def check(case, got):
   stop, rest = [], []
   for x in got['collectives']:
     (stop if x[0] == 'all-reduce' and x[1] == 1 else rest).append(x)
-  assert len(stop) == (data > 1)
+  assert len(stop) == (data > 1) * (1 + SEARCHES.get(rule, 0))
   lm, rows, want = LMS[name], ROWS // data, {}
-  for rules, nodes in ((own, margins_test.GAMMA + 1), (drafters, 1)):
+  calls = [(own, margins_test.GAMMA + 1, margins_test.GAMMA + 1),
+           (drafters, 1, 1)]
+  if not RULES[rule][0].uses_q:        # and one that reads two, ahead of a loop
+    calls.append((drafters, 2, 1))
+  for rules, read, scored in calls:
     if rules == 'data' or model == 1:
       continue
-    for kind, n, width in (
-        ('all-reduce', layers_of(lm) + 1, lm.config.emb_dim),
-        ('all-gather', 1, lm.config.vocab_size)):
+    for kind, n, nodes, width in (
+        ('all-reduce', layers_of(lm) + 1, read, lm.config.emb_dim),
+        ('all-gather', 1, scored, lm.config.vocab_size)):
       each = np.array((n, n * 4 * rows * nodes * width))
       want[kind] = want.get(kind, 0) + each
   if 'fsdp' in (own, drafters):        # weights are gathered, too
@@ -215,6 +231,12 @@ def test_meshes_decode_as_one_device(fast, i):
     map(str, SLOW[i])))
 def test_more_meshes_decode_as_one_device(slow, i):
   check(SLOW[i], slow[i])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('i', range(len(EVERY)), ids=lambda i: EVERY[i][-1])
+def test_every_rule_decodes_as_on_one_device(every, i):
+  check(EVERY[i], every[i])
 
 
 def test_layouts_cut_what_they_say(fast):

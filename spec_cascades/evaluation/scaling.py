@@ -75,7 +75,8 @@ def slowest(rates: Sequence[float] | np.ndarray, tokens: int,
 
 def predicted(times: theory.StepTimes, batch: int,
               rates: Sequence[float] | np.ndarray, tokens: int, *,
-              uses_q: bool = False) -> Cost:
+              uses_q: bool = False, sampling: float = 0.,
+              judging: float = 0.) -> Cost:
   """From the times of steps on `batch` rows: of 1 and gamma + 1 tokens.
 
   Args:
@@ -84,10 +85,12 @@ def predicted(times: theory.StepTimes, batch: int,
     rates: Of each draft of a round, see `slowest`.
     tokens: That each row emits.
     uses_q: Whether the rule reads q at the last node.
+    sampling: Seconds to draw a token a row, of the verifier alone.
+    judging: Seconds of a round's sampling and acceptance.
   """
   drafts = len(rates) + bool(uses_q)
-  one_round = drafts * times.drafter + times.block(len(rates) + 1)
-  return Cost(batch, times.block(1) / batch,
+  one_round = drafts * times.drafter + times.block(len(rates) + 1) + judging
+  return Cost(batch, (times.block(1) + sampling) / batch,
               one_round * slowest(rates, tokens, batch) / (tokens * batch),
               one_round / (theory.tokens_of_rates(rates) * batch))
 

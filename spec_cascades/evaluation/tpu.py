@@ -21,7 +21,6 @@ from flax import traverse_util
 import jax
 import jax.numpy as jnp
 
-from spec_cascades import cache as cache_lib
 from spec_cascades import decode
 from spec_cascades import sharding
 from spec_cascades import targets
@@ -113,6 +112,7 @@ class Compiled:
   `work.nbytes` are what a step cannot do without: each argument read once, a
   table of embeddings by row, results written. `counted` is the compiler's own
   count, in which on-chip memory counts, too, and such a table as a whole.
+  `optimal` is XLA's own estimate of its seconds, 0 where that is not above 0.
   `excess` says by how much it does not fit; the rest then is empty.
   """
   name: str
@@ -125,6 +125,7 @@ class Compiled:
   work: chips.Work = chips.Work(0, 0)
   text: str = dataclasses.field(default='', repr=False)
   excess: str = ''
+  optimal: float = 0.
 
 
 def devices(slice_: chips.Topology) -> Sequence[Any]:
@@ -202,10 +203,12 @@ class Programs:
 
   def round(self) -> Compiled:
     """One round; the state is donated."""
+    # Without q the first call of gamma is ahead of the drafter's loop.
+    trips = self.case.gamma + (1 if self.case.uses_q else -1)
     return self._compile(
         'one round', decode.GenSpecSample.step, self.spec, self.params,
-        self.draft_params, *self._rule, self.state(),
-        trips=self.case.gamma + self.case.uses_q, donate_argnames='state')
+        self.draft_params, *self._rule, self.state(), trips=trips,
+        donate_argnames='state')
 
   def loop(self) -> Compiled:
     """The whole decode."""
@@ -240,14 +243,46 @@ class Programs:
         (self.case.batch, n, self.verifier.vocab_size), jnp.float32))
     return self._compile('sampling and acceptance', judge, keys, logits, logits)
 
+  def sampling(self) -> Compiled:
+    """A token a row, as the verifier alone draws it, all logits given."""
+    draw = lambda keys, logits: jax.vmap(warp_lib.sample)(
+        self._rule[1](logits).probs, keys)
+    logits = self._by_row(jax.ShapeDtypeStruct(
+        (self.case.batch, self.verifier.vocab_size), jnp.float32))
+    return self._compile('sampling', draw, self._rows()[1], logits)
+
   def state(self) -> decode.State:
     """Shapes of a state and where its arrays lie."""
     state = jax.eval_shape(decode.GenSpecSample.init, self.spec, self.params,
                            self.draft_params, *self._rows())
-    where = self.verifier.layout.by_row(state).replace(
-        cache=_cache_shardings(self.verifier, state.cache),
-        drafter=_cache_shardings(self.drafter, state.drafter))
+    p, q = self.verifier, self.drafter
+    where = p.layout.by_row(state).replace(
+        cache=p.layout.cache(state.cache, p.config),
+        drafter=q.layout.cache(state.drafter, q.config))
     return _placed(state, where)
+
+  def faults(self, loop: Compiled) -> list[str]:
+    """Lines of the decode loop that should not be there, see `faults`."""
+    state = self.state()
+    return faults(loop_of(loop), (state.cache, state.drafter), self.expects)
+
+  def expects(self, x: hlo.Instruction) -> bool:
+    """Whether the layouts ask for this exchange in the loop.
+
+    Within a group sums and gathers no larger than a round's logits, of which a
+    weight is not mistaken for one; between groups whether all rows are done,
+    and what 'fsdp' gathers.
+    """
+    data, model = self.verifier.layout.mesh.devices.shape
+    cut = {axis for x in (self.verifier, self.drafter)
+           for name, axis in x.layout.rules if name != 'batch'}
+    nodes = self.case.batch // data * self.spec.drafter.num_nodes
+    if x.group == model and 'model' in cut and x.kind in (
+        'all-reduce', 'all-gather') and (
+            x.nbytes <= 4 * nodes * self.verifier.vocab_size):
+      return True
+    return x.group == data and (x.nbytes <= 4 if x.kind == 'all-reduce' else
+                                x.kind == 'all-gather' and 'data' in cut)
 
   def cache(self, model: sharding.Sharded, params: Any, width: int) -> Any:
     """Shapes of a cache with room for a block behind a whole text."""
@@ -255,7 +290,7 @@ class Programs:
     prompt, _ = self._rows()
     cache = jax.eval_shape(
         lambda p, x: model.init(p, x, capacity), params, prompt)
-    return _placed(cache, _cache_shardings(model, cache))
+    return _placed(cache, model.layout.cache(cache, model.config))
 
   def _block(self, model, params, width, name):
     cache = self.cache(model, params, width)
@@ -318,7 +353,8 @@ def _described(name, made, seconds, trips, by_row) -> Compiled:
   return Compiled(
       name, seconds, memory.argument_size_in_bytes, memory.temp_size_in_bytes,
       held + memory.temp_size_in_bytes + memory.generated_code_size_in_bytes,
-      memory.alias_size_in_bytes, costs.get('bytes accessed', 0.), work, text)
+      memory.alias_size_in_bytes, costs.get('bytes accessed', 0.), work, text,
+      optimal=max(0., costs.get('optimal_seconds', 0.)))
 
 
 def _params(model: sharding.Sharded) -> Any:
@@ -332,10 +368,6 @@ def _params(model: sharding.Sharded) -> Any:
       layers.pack, backend='tpu', dtype=config.dtype, joined=model.joined,
       tied=config.logits_via_embedding), plain)
   return _placed(packed, model.layout.parameters(packed, config))
-
-
-def _cache_shardings(model: sharding.Sharded, cache: cache_lib.Cache) -> Any:
-  return model.layout.cache(cache, model.config)
 
 
 def _placed(tree: Any, where: Any) -> Any:

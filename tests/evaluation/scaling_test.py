@@ -73,6 +73,9 @@ def test_a_prediction_of_flat_steps_is_the_known_one():
   assert found.drafted > found.refilled
   read = scaling.predicted(times, 2, [.5] * 3, 400, uses_q=True)
   np.testing.assert_allclose(read.drafted / found.drafted, 12 / 11)
+  more = scaling.predicted(times, 2, [.5] * 3, 400, sampling=1., judging=2.)
+  assert more.alone == 4.5
+  np.testing.assert_allclose(more.drafted / found.drafted, 13 / 11)
 
 
 def test_where_drafting_stops_paying():

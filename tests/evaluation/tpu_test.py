@@ -37,7 +37,11 @@ def test_the_loop_exchanges_what_it_must_and_copies_no_cache(programs):
   # float32, of 4 nodes; the drafter lies whole on every chip.
   assert hlo.totals(loop) == {'all-reduce': (4, 4 * 4 * 768 * 2),
                               'all-gather': (1, 4 * 32_128 * 4)}
-  # The control: nothing allowed.
+  assert programs.faults(found) == []
+  # The controls: nothing allowed, and another layout's exchanges.
+  whole = tpu.Programs(dataclasses.replace(CASE, rules='data'),
+                       tpu.devices(chips.topology('v4-8')))
+  assert len(whole.faults(found)) == 5
   assert len(tpu.faults(loop, caches, lambda x: False)) == 5
 
 
@@ -61,6 +65,19 @@ def test_a_loop_over_several_rows_a_chip_copies_no_cache(batch, data):
   state = programs.state()
   loop, caches = tpu.loop_of(programs.loop()), (state.cache, state.drafter)
   assert tpu.faults(loop, caches, lambda x: True) == []
+
+
+@compiles
+@pytest.mark.parametrize('uses_q', [False, True])
+def test_a_round_counts_the_calls_of_a_cut_drafter(uses_q):
+  case = dataclasses.replace(CASE, verifier='t5_1_1_large', uses_q=uses_q,
+                             drafter='t5_1_1_base', drafter_rules='tensor')
+  programs = tpu.Programs(case, tpu.devices(chips.topology('v4-8')))
+  found = programs.round().work.collectives
+  # A verification and gamma = 3 calls of the drafter, a fourth for q: of each
+  # three sums for its only layer, one for embeddings, and a gather of logits,
+  # which of a single node the compiler makes a sum.
+  assert sum(x.times for x in found) == 5 * (4 + uses_q)
 
 
 @compiles
@@ -90,6 +107,17 @@ def test_sampling_reads_all_logits_and_exchanges_nothing(programs):
   logits = 2 * 4 * programs.verifier.vocab_size * 4      # q and p, 4 nodes
   assert found.arguments > .99 * logits and found.counted > logits
   assert not found.work.collectives
+  alone = programs.sampling()
+  assert 8 * alone.arguments < 1.01 * found.arguments   # p of one node
+  assert alone.counted < found.counted / 4 and not alone.work.collectives
+
+
+@compiles
+def test_an_estimate_of_the_compiler_is_sane_or_left_out(programs):
+  assert programs.draft().optimal >= 0           # it says -1 of some programs
+  block = programs.block(8)
+  seconds = block.work.seconds(chips.CHIPS['v4'])
+  assert seconds / 100 < block.optimal < 100 * seconds
 
 
 @compiles

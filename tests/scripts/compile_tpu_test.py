@@ -1,8 +1,14 @@
-"""compile_tpu.py on the command line; nothing is compiled here."""
+"""compile_tpu.py on the command line; but for a slow test nothing compiles."""
 import importlib.util
+import json
+import subprocess
+import sys
 
 import cli_test
 import pytest
+
+sys.path.insert(0, str(cli_test.ROOT / 'scripts'))
+import tpu_table  # noqa: E402
 
 CONFIG = '--config=gin/tpu/t5_small_xl.gin'
 
@@ -18,6 +24,8 @@ def test_it_refuses():
       ([v4, CONFIG, '--gin.VERIFIER=t5_huge'], 'Unknown preset'),
       ([v4, CONFIG, '--gin.DRAFTER=gemma2_2b'], 'do not go together'),
       ([v4, CONFIG, '--gin.BATCH=3', '--gin.DATA=2'], 'a multiple'),
+      ([v4, CONFIG, '--config=gin/tpu/fsdp.gin', '--gin.BATCH=3'],
+       '3 rows on data=4'),
       ([v4, CONFIG, '--acceptance=80%'], 'from 0 to 1'),
       ([v4, CONFIG, '--widths=2,4'], '1 among them'),
       ([v4, CONFIG, '--widths=1,x'], 'whole numbers from 1'),
@@ -32,8 +40,34 @@ def test_without_libtpu_it_says_what_to_install():
       (['--topology=v4-8', CONFIG], "pip install 'libtpu==0.0.42.*'")])
 
 
-@pytest.mark.skipif(importlib.util.find_spec('libtpu') is None,
-                    reason="needs pip install 'libtpu==0.0.42.*', 200 MB")
+compiles = pytest.mark.skipif(
+    importlib.util.find_spec('libtpu') is None,
+    reason="needs pip install 'libtpu==0.0.42.*', 200 MB")
+
+
+@compiles
+@pytest.mark.slow
+@pytest.mark.parametrize('more', [[], ['--config=gin/tpu/fsdp.gin']])
+def test_what_is_written_is_what_the_table_reads(tmp_path, more):
+  path = tmp_path / 'found.json'
+  done = subprocess.run(
+      [sys.executable, 'scripts/compile_tpu.py', '--topology=v4-32', CONFIG,
+       *more, '--widths=1,8', f'--json={path}', '--gin.LAYERS=1',
+       '--gin.PROMPT=32', '--gin.NEW_TOKENS=16', '--gin.GAMMA=2'],
+      cwd=cli_test.ROOT, capture_output=True, text=True, check=False)
+  assert done.returncode == 0, done.stderr
+  row = json.loads(path.read_text())
+  assert tpu_table._known(path, dict(jax=row['jax'], libtpu=row['libtpu']))
+  cells = tpu_table._cells('pair', 'v4-32', row)
+  assert len(cells) == len(tpu_table.HEAD) and '-' not in cells
+  assert cells[-1] == 'none' and 'all-reduce' in cells[3]
+  assert row['case']['rules'] == ('fsdp' if more else 'tensor')
+  for line in ('whole loop: ', 'no exchange, host', 'verification of 8',
+               f'best gamma {row["gamma"]}'):
+    assert line in done.stdout
+
+
+@compiles
 def test_four_chips_are_not_three_groups():
   cli_test.check('compile_tpu', [
       (['--topology=v4-8', CONFIG, '--gin.BATCH=3', '--gin.DATA=3'],

@@ -1,28 +1,33 @@
 """tpu_table.py: a table of what was compiled before; nothing compiles here."""
 import importlib.metadata
 import json
+import pathlib
 import subprocess
 import sys
 
 import cli_test
 import pytest
 
+sys.path.insert(0, str(cli_test.ROOT / 'scripts'))
+import tpu_table  # noqa: E402
+
 PROGRAM = dict(seconds=30., excess='', total=3 * 2**30, work=dict(
     collectives=[dict(kind='all-reduce', nbytes=10_000, times=73),
                  dict(kind='all-gather', nbytes=770_000, times=1)]))
 ROW = {
-    'whole loop': PROGRAM, 'one round': PROGRAM, 'libtpu': '0.0.42.1',
+    'whole loop': PROGRAM | dict(faults=[]), 'one round': PROGRAM,
+    'libtpu': '0.0.42.1', 'max_gamma': 16,
     'host_bytes': 2**32, 'cost': .078, 'flatness': {'1': 1., '8': 1.04},
     'round_ms': 1.314, 'judging': .012, 'gamma': 6, 'speedup': 2.64}
 MARKS = 'before\n<!-- tpu_table.py: begin -->\nold\n<!-- end -->\nafter\n'
 
 
-def tabled(folder, row):
+def tabled(folder, row, before=MARKS):
   """The document with the table of one case."""
   (folder / 'rows').mkdir()
   (folder / 'rows/pair.v4-8.json').write_text(json.dumps(row))
   output = folder / 'tpu.md'
-  output.write_text(MARKS)
+  output.write_text(before)
   code = (
       'import sys; sys.path.insert(0, "scripts"); import tpu_table;'
       'tpu_table._versions = lambda: dict(jax="9", libtpu="0.0.42.1");'
@@ -38,8 +43,9 @@ def test_what_was_compiled_becomes_a_table(tmp_path):
   text = tabled(tmp_path, ROW | dict(jax='9'))
   assert text.startswith('before\n') and text.endswith('after\n')
   assert 'old' not in text
-  assert ('| pair | v4-8 | 3.0 | 1 all-gather, 0.77 MB, 73 all-reduce, 0.73 MB '
-          '| 0.078 | 1.04x | 1.31 | 1.2 % | 6, 2.64x | 60, 4.0 |') in text
+  assert ('| pair | v4-8 | 3.0 | 1 all-gather, 0.77 MB, 73 all-reduce, 0.73 '
+          'MB | 0.078 | 1.04x | 1.31 | 1.2 % | 6, 2.64x | 60, 4.0 | none |'
+         ) in text
 
 
 def test_what_does_not_fit_is_in_the_table(tmp_path):
@@ -47,6 +53,38 @@ def test_what_does_not_fit_is_in_the_table(tmp_path):
   text = tabled(tmp_path, {'whole loop': full, 'jax': '9', 'host_bytes': 0,
                            'libtpu': '0.0.42.1'})
   assert '| needs 50G, and 16G is there | - |' in text
+
+
+def test_what_is_not_known_stays_in_the_table(tmp_path):
+  old = MARKS.replace('old', """| pair | slice |
+| --- | --- |
+| pair | v4-8 | stale |
+| gemma2_2b_27b | v5p-8 | 17.5 | 7 gather | .1 | - | - | - | - | 9, 1 |
+| t5_small_xl | v6e-16 | needs 50G, and 16G is there |
+| t5_small_xl | v4-8 | 2.0 |""")
+  text = tabled(tmp_path, ROW | dict(jax='9'), old)
+  lines = [x.split(' | ') for x in text.splitlines() if x.startswith('| ')]
+  assert {len(x) for x in lines} == {11}
+  assert [x[:3] for x in lines[2:]] == [
+      ['| t5_small_xl', 'v4-8', '2.0'],
+      ['| t5_small_xl', 'v6e-16', 'needs 50G, and 16G is there'],
+      ['| gemma2_2b_27b', 'v5p-8', '17.5'], ['| pair', 'v4-8', '3.0']]
+  assert lines[4][-2:] == ['9, 1', '- |']
+
+
+def test_the_longest_draft_tried_and_faults_are_marked(tmp_path):
+  faults = ['%copy.1 = bf16[4]{0} copy(%p), x=1', 'ROOT %s = token[] send(%q)']
+  text = tabled(tmp_path, ROW | {
+      'jax': '9', 'max_gamma': 6, 'whole loop': PROGRAM | dict(faults=faults)})
+  assert '| 6+, 2.64x | 60, 4.0 | %copy.1, %s |' in text
+
+
+def test_a_case_that_was_killed_says_so(monkeypatch):
+  killed = subprocess.CompletedProcess((), -9, stderr='a warning of libtpu')
+  monkeypatch.setattr(tpu_table.subprocess, 'run', lambda *_, **__: killed)
+  with pytest.raises(ValueError, match='v4-8 was ended by signal 9') as error:
+    tpu_table._compiled('pair', 'v4-8', pathlib.Path(), '.8')
+  assert '\n' not in str(error.value)
 
 
 def test_it_refuses(tmp_path):
