@@ -13,7 +13,7 @@ from typing import Any, Mapping, Sequence
 import _cli
 
 # Shown beside the Task's own metrics.
-COSTS = ('tokens_per_call', 'rejection_rate', 'latency_mean')
+COSTS = ('tokens_per_call', 'rejection_rate', 'latency_mean', 'faults')
 
 
 def main(args: Sequence[str]) -> None:
@@ -29,8 +29,13 @@ def main(args: Sequence[str]) -> None:
         flush=True)
   bar = functools.partial(tqdm.tqdm, dynamic_ncols=True,
                           mininterval=0.5 if sys.stderr.isatty() else 15)
+  signatures = {}
   for row in run(bar):
     tqdm.tqdm.write(line(row))
+    signatures[row['task']] = row['signatures']
+  for task, lines in signatures.items():
+    for name, signature in lines.items():
+      print(f'{task}, {name}: {signature}')
   print(run.directory / evaluate.RESULTS)
 
 

@@ -15,9 +15,11 @@ import importlib.util
 import pathlib
 import sys
 import time
-from typing import Any, Mapping, Sequence
+from typing import Any, Callable, Mapping, Sequence
 
 import _cli
+
+Job = tuple[Sequence[str], list[str]]     # gin files, and bindings
 
 
 def main(args: Sequence[str]) -> None:
@@ -25,27 +27,16 @@ def main(args: Sequence[str]) -> None:
       description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
       epilog='Any name in the gin file can be set with --gin.NAME=VALUE, for '
       'example --gin.OUTPUT_DIR=runs/other --gin.EXAMPLES=50')
-  group = parser.add_mutually_exclusive_group(required=True)
-  group.add_argument('--gin_file', action='append', metavar='FILE',
-                     help='may be given more than once')
-  group.add_argument('--config', metavar='FILE',
-                     help='Python with get_sweep(): several sweeps in turn')
+  add_sweeps(parser)
   parser.add_argument('--profile', metavar='DIR', help='write a trace for '
                       'xprof there, and say where the time went; for a few '
                       'EXAMPLES')
   _cli.add_hosts(parser)
   flags, bindings = _cli.parse(parser, args)
   _cli.join(flags)
-  jobs = [(flags.gin_file, bindings)]
-  if flags.config:
-    jobs = [(files, [*own, *bindings])
-            for files, own in several(pathlib.Path(flags.config))]
-  # All are checked before the first one compiles anything, then loaded again:
-  # memory need not hold the models of all.
-  folders = [checked(*job).directory for job in jobs] if jobs[1:] else []
-  if len(set(folders)) < len(folders):
-    raise ValueError('Two sweeps of --config would share one OUTPUT_DIR; leave '
-                     'it out: each has its own.')
+  jobs = named(flags, bindings)
+  if jobs[1:]:               # before the first one compiles anything
+    check_all(jobs)
   failures = [line for job in jobs
               for line in measure(*job, profile=flags.profile)]
   if failures:
@@ -53,7 +44,41 @@ def main(args: Sequence[str]) -> None:
                      f'{failures[0]} The same command tries them again.')
 
 
-def several(path: pathlib.Path) -> list[tuple[Sequence[str], list[str]]]:
+def add_sweeps(parser: argparse.ArgumentParser) -> None:
+  """Flags that name a sweep, or several; see `named`."""
+  group = parser.add_mutually_exclusive_group(required=True)
+  group.add_argument('--gin_file', action='append', metavar='FILE',
+                     help='may be given more than once')
+  group.add_argument('--config', metavar='FILE',
+                     help='Python with get_sweep(): several sweeps in turn')
+
+
+def named(flags: argparse.Namespace, bindings: Sequence[str]) -> list[Job]:
+  """Gin files and bindings of each sweep that flags name."""
+  if not flags.config:
+    return [(flags.gin_file, list(bindings))]
+  return [(files, [*own, *bindings])
+          for files, own in several(pathlib.Path(flags.config))]
+
+
+def check_all(jobs: Sequence[Job],
+              also: Callable[[Any], Any] = lambda run: None) -> None:
+  """Loads one after the other: memory need not hold the models of all.
+
+  Raises:
+    ValueError: One can't be run, or `also` refuses it, or two have one folder.
+  """
+  folders = set()
+  for job in jobs:
+    run = checked(*job)
+    also(run)
+    folders.add(run.directory)
+  if len(folders) < len(jobs):
+    raise ValueError('Two sweeps of --config would share one OUTPUT_DIR; leave '
+                     'it out: each has its own.')
+
+
+def several(path: pathlib.Path) -> list[Job]:
   """Gin files and bindings of each sweep that a configuration names.
 
   Raises:

@@ -16,14 +16,23 @@ import os
 import pathlib
 from typing import Any, Callable, Iterator, Mapping, Sequence
 
+import requests
 import seqio
 from spec_cascades.data import public_datasets
 from spec_cascades.data import shots as shots_lib
 from spec_cascades.data import templates
 import tensorflow as tf
 import tensorflow_datasets as tfds
+from tensorflow_datasets.core.download import download_manager
+from tensorflow_datasets.core.download import extractor
+from tensorflow_datasets.core.download import util as download_util
 
 Path = str | os.PathLike | None
+# What TFDS raises where a download fails, or is not what was published.
+FAILED = (
+    download_util.DownloadError, download_manager.NonMatchingChecksumError,
+    extractor.ExtractError, extractor.UnsafeArchiveError,
+    requests.RequestException)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,7 +157,8 @@ def prepare(name: str, *, tfds_data_dir: Path = None) -> tfds.core.DatasetInfo:
   """Downloads a data set and writes it as TFDS does, unless it is there.
 
   Raises:
-    ValueError: The name is unknown, or files have to be fetched by hand.
+    ValueError: The name is unknown, files have to be fetched by hand, or a
+      download failed.
   """
   dataset = public_datasets.find(name)
   if dataset.module:
@@ -158,6 +168,11 @@ def prepare(name: str, *, tfds_data_dir: Path = None) -> tfds.core.DatasetInfo:
     builder.download_and_prepare()
   except AssertionError as error:  # From TFDS, with what has to go where.
     raise ValueError(f'{name}: {" ".join(str(error).split())}') from error
+  except FAILED as error:
+    raise ValueError(
+        f'{name} could not be downloaded: {type(error).__name__}: '
+        f'{" ".join(str(error).split())} The same command tries again, with '
+        'what has been fetched.') from error
   return builder.info
 
 

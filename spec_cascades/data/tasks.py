@@ -9,6 +9,7 @@ vocabulary. `register` makes others, for example with another vocabulary:
 """
 
 from collections.abc import Callable, Mapping, Sequence
+import importlib.metadata
 import os
 import pathlib
 
@@ -74,6 +75,14 @@ def bleu(
   }
 
 
+def _bleu_signatures(targets: Sequence[Reference]) -> dict[str, str]:
+  """sacreBLEU's, of its defaults and one reference."""
+  del targets
+  scorer = sacrebleu.BLEU()
+  scorer.corpus_score(['a'], [['a']])
+  return dict.fromkeys(('bleu', 'bleu_distinct'), str(scorer.get_signature()))
+
+
 def rouge(
     targets: Sequence[Reference], predictions: Sequence[str]
 ) -> dict[str, float]:
@@ -90,6 +99,20 @@ def rouge(
 
   everything = score([x['text'] for x in targets], predictions, '')
   return everything | score(*_distinct(targets, predictions), '_distinct')
+
+
+def _rouge_signatures(targets: Sequence[Reference]) -> dict[str, str]:
+  """As those of sweeps."""
+  del targets
+  version = importlib.metadata.version('rouge_score')
+  return {
+      f'{name}{suffix}': f'{name} F1|stemmer:yes|rouge_score:{version}'
+      for name in _ROUGE_TYPES
+      for suffix in ('', '_distinct')
+  }
+
+
+bleu.signatures, rouge.signatures = _bleu_signatures, _rouge_signatures
 
 
 def _to_text_to_text(

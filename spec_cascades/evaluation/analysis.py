@@ -25,12 +25,14 @@ class Rejection:
     latency: Relative to the verifier alone.
     low: Of the latency's interval.
     high: Of the latency's interval.
+    quality: With its interval.
   """
   point: points_lib.Point
   rate: metrics.Estimate
   latency: float
   low: float
   high: float
+  quality: metrics.Estimate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,8 +71,10 @@ def rejections(measured: measured_lib.Measured,
     rejected, accepted = (
         np.array([x[name] for x in measured.stats[key]])
         for name in ('corrected', 'accepted'))
-    if point.drafter and (rejected + accepted).any():
+    if point.judged and (rejected + accepted).any():
+      found = samples[key]
       out.append(Rejection(
           point, metrics.ratio(rejected, rejected + accepted, weights),
-          samples[key].latency, *metrics.interval(samples[key].latencies)))
+          found.latency, *metrics.interval(found.latencies),
+          metrics.Estimate(found.quality, *metrics.interval(found.qualities))))
   return out

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
-from typing import Any, Callable, Iterator, Sequence
+from typing import Any, Callable, Iterator, Mapping, Sequence
 
 from spec_cascades import check
 from spec_cascades.data import files
@@ -125,6 +125,7 @@ class Run:
     done = []
     for name, evaluator in self.evaluators.items():
       compiled = self.engine.compile(self.points, _model_data(evaluator))
+      common = self._common(evaluator)
       for step, point in enumerate(progress(self.points, unit='point',
                                             desc=name)):
         future, _ = evaluator.evaluate(
@@ -132,10 +133,10 @@ class Run:
         metrics, = future.result().values()
         done.append(dict(
             task=name, step=step, point=point.label,
-            metrics={key: float(x) for key, x in metrics.items()},
+            metrics=told(point, metrics),
             setting=dataclasses.asdict(point),
             programs=compiled.programs, compile_seconds=compiled.seconds,
-            compiled_late=self.engine.late, **self._common(evaluator)))
+            compiled_late=self.engine.late, **common))
         files.write_atomically(self.directory / RESULTS, ''.join(
             json.dumps(row, ensure_ascii=False) + '\n' for row in done))
         yield done[-1]
@@ -150,14 +151,23 @@ class Run:
 
   def _common(self, evaluator) -> dict[str, Any]:
     """What all rows of a Task share."""
-    drafter = self.pair.drafter
+    drafter, (task,) = self.pair.drafter, evaluator.eval_tasks
     return dict(
+        signatures=seqio_tasks.signatures(
+            task, evaluator.cached_task_datasets[task.name]),
         split=self.split, examples=int(_model_data(evaluator).cardinality()),
         verifier=self.pair.verifier.name, drafter=drafter and drafter.name,
         dtype=self.chosen.dtype, seed=self.chosen.seed, batch=self.chosen.batch,
         buckets=[list(sizes) for sizes in self.chosen.buckets],
         device=timing.device(), machine=timing.machine(),
         versions=environment.versions())
+
+
+def told(point: points_lib.Point, metrics: Mapping[str, Any]
+         ) -> dict[str, float]:
+  """The figures of a point; without rejections where no draft is judged."""
+  return {name: float(x) for name, x in metrics.items()
+          if point.judged or name != 'rejection_rate'}
 
 
 def _model_data(evaluator: Any) -> Any:

@@ -81,8 +81,8 @@ class Ray:
   Attributes:
     num_workers: How many; each holds the models and its compiled programs.
     num_cpus: That Ray sets aside for each.
-    num_gpus: The same; 0 hides GPUs from a worker.
-    resources: The same, of any others: {'TPU': 4}, say.
+    num_gpus: The same; 0 hides GPUs from a worker, which uses one device.
+    resources: The same, of any others: {'TPU': 1}, say.
     address: 'auto' or HOST:PORT of a cluster that runs; None starts one here.
     restarts: How often each worker is started again after it has died.
   """
@@ -107,7 +107,7 @@ class Ray:
         isinstance(name, str) and _is_amount(amount)
         for name, amount in self.resources.items()):
       raise ValueError(f'Got resources={self.resources!r}; allowed: numbers '
-                       "from 0 by name, {'TPU': 4} say.")
+                       "from 0 by name, {'TPU': 1} say.")
     if own := {'CPU', 'GPU', 'memory'} & set(self.resources):
       raise ValueError(f'Got resources with {", ".join(sorted(own))}; give '
                        'num_cpus and num_gpus instead.')

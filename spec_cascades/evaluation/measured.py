@@ -85,7 +85,7 @@ class Measured:
   def drafting(self) -> list[tuple[points_lib.Point, metrics.Drafting]]:
     """What the drafts of every point with a drafter yielded."""
     weights = self.weights
-    return [(point, metrics.drafting(self.stats[key], weights))
+    return [(point, metrics.drafting(self.stats[key], weights, point.judged))
             for key, point in self.points.items() if point.drafter]
 
 

@@ -112,16 +112,17 @@ class Drafting:
   """What drafts yielded: see `stats.block_efficiency` and `acceptance`."""
   tokens: Estimate              # a verifier call
   without_bonus: Estimate
-  accepted: list[Estimate]      # by depth, from 1; those judged at all
+  accepted: list[Estimate]      # by depth, from 1; empty if none is judged
 
 
 def drafting(counters: Sequence[Mapping[str, Any]],
-             weights: np.ndarray) -> Drafting:
+             weights: np.ndarray, rejects: bool = True) -> Drafting:
   """Block efficiency and acceptance by position of examples of one point.
 
   Args:
     counters: The fields of `Stats` of each example.
     weights: From `resamples`.
+    rejects: Whether drafts are accepted or rejected at all.
   """
   stats = stats_lib.Stats(**{
       f.name: np.array([c[f.name] for c in counters])
@@ -131,7 +132,7 @@ def drafting(counters: Sequence[Mapping[str, Any]],
       ratio(*stats_lib.block_efficiency(stats), weights),
       ratio(*stats_lib.block_efficiency(stats, bonus=False), weights),
       [ratio(a, b, weights) for a, b in zip(accepted.T, judged.T)
-       if b.sum()])
+       if rejects and b.sum()])
 
 
 def ratio(numerator: np.ndarray, denominator: np.ndarray,

@@ -66,11 +66,13 @@ def measure(run: Any, programs: programs_lib.Programs, examples: Sequence[int],
     progress: `tqdm` or something called like it.
   """
   found: dict[int, list[inspected.Decoded]] = {i: [] for i in examples}
+  prompts = programs_lib.Prompts(run.rows, run.buckets, run.sweep.seed,
+                                 run.pair.prompt, run.pair.verifier.lm)
   with progress(total=len(keys), initial=0, unit='point',
                 desc='inspecting texts') as bar:
     for key in keys:
       for i, decoded in zip(examples, _at_point(
-          run, programs, key, examples, records)):
+          run, programs, prompts, key, examples, records)):
         found[i].append(decoded)
       bar.update(1)
   of = run.examples
@@ -78,11 +80,12 @@ def measure(run: Any, programs: programs_lib.Programs, examples: Sequence[int],
                          tuple(found[i])) for i in examples]
 
 
-def _at_point(run, programs, key, examples, records) -> list[inspected.Decoded]:
+def _at_point(run, programs, prompts, key, examples, records
+              ) -> list[inspected.Decoded]:
   point = run.points[key]
   taken = [records[key, i, 0] for i in examples]
   drafted = point.drafter and not programs.name(point).baseline
-  again = (_again(run, programs, point, examples) if drafted else
+  again = (_again(programs, prompts, point, examples) if drafted else
            [(r.tokens, [''] * len(r.tokens), r.stats['verifier_calls'])
             for r in taken])
   target, warp = programs.chosen(point)
@@ -119,18 +122,14 @@ def _tokens(vocabulary, tokens, origins, laws) -> tuple[inspected.Token, ...]:
                for token, piece, law in zip(tokens, pieces, zip(*laws)))
 
 
-def _again(run, programs, point, examples):
+def _again(programs, prompts, point, examples):
   """Tokens, origins and calls of the verifier of each example."""
-  fitting = {i: programs_lib.bucket_of(len(run.rows[i]), run.buckets)
-             for i in examples}
   found = {}
-  for bucket in dict.fromkeys(fitting.values()):
-    some = [i for i in examples if fitting[i] == bucket]
-    prompt = run.pair.prompt([run.rows[i] for i in some], bucket.width)
+  for bucket in dict.fromkeys(prompts.buckets[i] for i in examples):
+    some = [i for i in examples if prompts.buckets[i] == bucket]
     tokens, origins = [[] for _ in some], [[] for _ in some]
-    for done in decode.stream(
-        *programs.loop(point, bucket), prompt,
-        decode.row_keys(run.sweep.seed, some), *programs.chosen(point)):
+    for done in decode.stream(*programs.loop(point, bucket),
+                              *prompts(*some)[1:], *programs.chosen(point)):
       for row in range(len(some)):
         tokens[row] += done.tokens[row].tolist()
         origins[row] += done.origins[row]

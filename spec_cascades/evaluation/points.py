@@ -7,12 +7,17 @@ import itertools
 import re
 from typing import Any, Callable, Mapping, Sequence
 
+from spec_cascades import baselines
 from spec_cascades import targets
 from spec_cascades.evaluation import drafting
 from spec_cascades.evaluation import rules
 
 MAX_POINTS = 500
 VERIFIER, DRAFTER = 'verifier', 'drafter'
+# Here p never looks at a token that q has written: it takes q's place, or
+# writes a whole response again.
+UNJUDGED = frozenset(rule.__name__ for rule in (
+    baselines.SeqCascade, baselines.TokenCascade, baselines.OracleCascade))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +66,11 @@ class Point:
     """Method, alpha and temperature, for messages."""
     alpha = '' if self.alpha is None else f' alpha={self.alpha:g}'
     return f'{self.method}{alpha} T={self.temperature:g}'
+
+  @property
+  def judged(self) -> bool:
+    """Whether draft tokens are accepted or rejected, one by one."""
+    return bool(self.drafter) and self.rule.split('(')[0] not in UNJUDGED
 
 
 def expand(curves: Sequence[Curve], *, gamma: int, top_p: float = 1.0,

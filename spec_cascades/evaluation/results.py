@@ -82,7 +82,8 @@ class Row:
   deferred: float = _column('summed deferral to the verifier', 'tokens')
   verifier_calls: int = _column('forward passes of the verifying model')
   drafter_calls: int = _column('forward passes of the drafter')
-  rejection_rate: float | None = _column('corrected / (accepted + corrected)')
+  rejection_rate: float | None = _column(
+      'corrected / (accepted + corrected); null where no draft is judged')
   tokens_per_call: float = _column('emitted / verifier_calls', 'tokens')
   mean_accepted: float = _column('accepted / rounds', 'tokens')
   deferral_rate: float = _column('deferred / emitted')

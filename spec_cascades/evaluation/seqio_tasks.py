@@ -83,6 +83,20 @@ def measured(task: Any) -> Any:
   return seqio.TaskRegistry.get(name)
 
 
+def signatures(task: Any, dataset: Any) -> dict[str, str]:
+  """By name of a metric, what it depends on, of those that say it.
+
+  Args:
+    task: Its metric functions may have `signatures`, a function of targets.
+    dataset: Its examples.
+  """
+  told = [tell for fn in task.metric_fns
+          if (tell := getattr(fn, 'signatures', None))]
+  targets = [task.postprocess_fn('', example=x, is_target=True)
+             for x in dataset.as_numpy_iterator()] if told else []
+  return {name: line for tell in told for name, line in tell(targets).items()}
+
+
 def check(task: Any, split: str, vocabulary: Any) -> None:
   """Raises ValueError for a Task that such models can't be evaluated on."""
   if split not in task.splits:

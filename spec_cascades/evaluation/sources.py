@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Mapping
 import numpy as np
 
 from spec_cascades.evaluation import examples as examples_lib
+from spec_cascades.evaluation import host_tensorflow
 from spec_cascades.evaluation import public_examples
 from spec_cascades.evaluation import seqio_tasks
 
@@ -131,6 +132,7 @@ class Public:
 
   def read(self, limit: int | None) -> list[examples_lib.Example]:
     """ValueError if it is not there; the message has the command for that."""
+    host_tensorflow.load()
     return public_examples.examples(
         self.dataset, style=self.style, split=self.split, limit=limit,
         shots=self.shots, seed=self.seed, tfds_data_dir=self.data_dir)

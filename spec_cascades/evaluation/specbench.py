@@ -49,6 +49,14 @@ def accept_lengths(stats: Mapping[str, Any]) -> list[int]:
   return sorted(out)
 
 
+def check(run: sweep.Run, directory: pathlib.Path) -> None:
+  """Raises ValueError where `export` would, and writes nothing."""
+  if directory.exists():
+    raise ValueError(f'{directory} is there; choose another --output or move '
+                     'it away.')
+  run.finished()
+
+
 def export(run: sweep.Run, directory: pathlib.Path,
            category: str | None = None) -> list[pathlib.Path]:
   """Writes a file per trial and point of a finished sweep.
@@ -61,9 +69,7 @@ def export(run: sweep.Run, directory: pathlib.Path,
   Raises:
     ValueError: The sweep is not finished, or the directory is there.
   """
-  if directory.exists():
-    raise ValueError(f'{directory} is there; choose another --output or move '
-                     'it away.')
+  check(run, directory)
   category = category or CATEGORIES[run.quality.name]
   records, written = run.finished(), []
   for number, trial in enumerate(run.plan.clocked, 1):

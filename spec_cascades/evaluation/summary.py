@@ -169,6 +169,8 @@ def _row(key, point, taken, seconds, sample, common, cost) -> results.Row:
   low, high = metrics.interval(sample.qualities)
   relative_low, relative_high = metrics.interval(sample.latencies)
   sums = metrics.ratios([r.stats for r in taken])
+  if not point.judged:
+    sums['rejection_rate'] = None
   setting = dataclasses.asdict(point)
   setting.pop('model')
   return results.Row(

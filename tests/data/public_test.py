@@ -1,7 +1,9 @@
 """Tasks on the nine public data sets, read from disk with TFDS's features."""
+import io
 from unittest import mock
 
 import pytest
+import requests
 
 from tests import publicdata
 
@@ -228,6 +230,27 @@ def test_files_to_fetch_by_hand_are_asked_for_in_one_line(tmp_path):
   message = str(error.value)
   assert message.startswith('xsum: Manual directory ') and '\n' not in message
   assert 'xsum-extracts-from-downloads.tar.gz' in message
+
+
+@pytest.mark.parametrize('status,what', [
+    (404, 'DownloadError: .* 404'), (200, 'NonMatchingChecksumError: '),
+    (None, 'ConnectionError: no route')])
+def test_a_download_that_fails_is_told_in_one_line(tmp_path, status, what):
+  """TFDS's own errors, of its own downloader: only the answer is made up."""
+  from spec_cascades.data import public
+
+  def answer(self, url, **unused):
+    if status is None:
+      raise requests.ConnectionError('no\nroute')
+    found = requests.Response()
+    found.status_code, found.url, found.raw = status, url, io.BytesIO(b'{}')
+    return found
+
+  name = 'web_questions'
+  with (mock.patch.object(requests.Session, 'get', answer),
+        pytest.raises(ValueError, match=f'^{name} could .*: {what}') as error):
+    public.prepare(name, tfds_data_dir=tmp_path)
+  assert '\n' not in str(error.value) and 'tries again' in str(error.value)
 
 
 def test_what_is_prepared_is_not_downloaded_again(data):

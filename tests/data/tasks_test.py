@@ -173,6 +173,22 @@ def test_tasks_are_registered_on_import():
   assert {x.name for x in mixed} == {'debian_ende', 'debian_docs'}
 
 
+def test_every_metric_says_what_it_depends_on():
+  """In the words of sweeps, and by the names that the metrics give."""
+  from spec_cascades.data import tasks
+  from spec_cascades.evaluation import qualities
+
+  target = {'text': 'a b', 'near_duplicate': False}
+  of = lambda name: qualities.make(name).signature([('a b',)])
+  for metric, wanted in (
+      (tasks.bleu, {'bleu': of('BLEU')}),
+      (tasks.rouge, {'rouge1': of('ROUGE-1'), 'rouge2': of('ROUGE-2'),
+                     'rougeLsum': of('ROUGE-Lsum')})):
+    found = metric.signatures([target])
+    assert set(found) == set(metric([target], ['a b']))
+    assert found == wanted | {f'{k}_distinct': x for k, x in wanted.items()}
+
+
 def test_metrics_of_nothing_distinct_are_zero():
   from spec_cascades.data import tasks
 

@@ -72,6 +72,18 @@ def test_details_of_one_model(sweep):
       assert all(t.pi == 1 for t in x.tokens)
 
 
+def test_inspected_texts_end_where_the_sweep_cut_them(sweep, tmp_path):
+  """Inputs are far narrower than their bucket: room is no limit, the cap is."""
+  run = sweep_lib.Run(dataclasses.replace(
+      sweep, output_dir=str(tmp_path / 'out'), curves=CURVES[1:2], inspected=2,
+      buckets=((250, 3),)))
+  assert max(map(len, run.rows)) < 250 - 3
+  for text in run(Bar).texts:
+    alone, drafted = text.decoded
+    assert alone.same and drafted.same
+    assert len(alone.tokens) == len(drafted.tokens) == 3
+
+
 def test_what_is_asked_is_part_of_the_key(sweep, tmp_path):
   keys = []
   for name, asked in (('a', sweep.asking), ('b', asking.Asking('x {source}'))):

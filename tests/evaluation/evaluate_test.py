@@ -12,6 +12,7 @@ import gin
 import numpy as np
 import pytest
 
+from spec_cascades import baselines
 from spec_cascades import targets
 from spec_cascades.evaluation import evaluate
 from spec_cascades.evaluation import pairs
@@ -97,6 +98,8 @@ def test_metrics_and_tokens_are_those_of_a_sweep(
     assert (row['metrics']['BLEU'], row['examples']) == (
         want.quality, want.examples)
     assert row['setting'] == dataclasses.asdict(run.points[key])
+    assert row['signatures'] == {'BLEU': want.signature}
+    assert row['metrics']['faults'] == want.faults == 0
     theirs = {name: x for name, x in row['metrics'].items()
               if name not in (*TIMES, 'BLEU')}
     assert theirs == {name: pytest.approx(getattr(want, name))
@@ -122,6 +125,19 @@ def test_the_script_prints_quality_and_cost_of_each_point(evaluated):
   for row in rows:
     line, = [x for x in printed.splitlines() if f', {row["point"]}: ' in x]
     assert f'BLEU {row["metrics"]["BLEU"]:.4g}, tokens_per_call' in line
+    assert line.endswith(', faults 0')
+    (name, signature), = row['signatures'].items()
+    assert signature.startswith('nrefs:1|')
+    assert f'\n{row["task"]}, {name}: {signature}\n' in printed
+
+
+def test_a_baseline_that_judges_no_draft_has_no_rejections():
+  figures = dict(rejection_rate=0, tokens_per_call=np.float32(2))
+  curves = (points_lib.Curve(baselines.TokenCascade, (.5,), (0.,)), *CURVES)
+  told = {point.method: evaluate.told(point, figures)
+          for point in points_lib.expand(curves, gamma=3)}
+  assert told['TokenCascade'] == dict(tokens_per_call=2)
+  assert told['TokenV3'] == dict(rejection_rate=0, tokens_per_call=2)
 
 
 def test_an_evaluation_is_not_overwritten(evaluated, source, setting):

@@ -8,8 +8,10 @@ from report_test import Page
 from spec_cascades.evaluation import inspected
 from spec_cascades.evaluation import origins
 from spec_cascades.evaluation import parts
+from spec_cascades.evaluation import report
 from spec_cascades.evaluation.report import html
 from spec_cascades.evaluation.report import inspector
+from spec_cascades.evaluation.report import plot
 from spec_cascades.evaluation.report import split
 
 
@@ -70,3 +72,14 @@ def test_the_table_has_the_sum_beside_the_whole(summary):
     assert float(cells['sum']) == pytest.approx(total, abs=.03)
     share = float(cells['sum/whole'].rstrip('%')) / 100
     assert share == pytest.approx(total / float(cells['whole']), abs=.01)
+
+
+def test_the_split_is_a_picture_with_a_bar_a_point(summary, tmp_path):
+  drawing = plot.split(summary.split, summary.rows)
+  widths = [bar.get_width() for axis in drawing.axes for bar in axis.patches]
+  assert len(widths) == len(parts.PARTS) * len(summary.split)
+  assert sum(widths) == pytest.approx(sum(sum(x.parts) for x in summary.split))
+  report.write(tmp_path, summary)
+  assert {*report.SPLIT} <= {p.name for p in report.pictures(tmp_path)}
+  assert (tmp_path / report.SPLIT[0]).read_bytes().startswith(b'\x89PNG')
+  assert b'/Type3' not in (tmp_path / report.SPLIT[1]).read_bytes()

@@ -134,7 +134,7 @@ def test_acceptance_has_a_chart_per_method_and_temperature(summary):
 
 
 def test_labels_of_a_small_chart_do_not_overlap():
-  assert acceptance._apart([(12, .1), (10, .2), (50, .3)]) == [
+  assert acceptance.apart([(12, .1), (10, .2), (50, .3)]) == [
       (10, .2), (22, .1), (50, .3)]
 
 
@@ -160,7 +160,8 @@ def test_a_sweep_of_one_example_and_no_rule_is_drawn(tmp_path):
 
 
 def test_the_pictures_are_a_png_and_a_pdf_with_truetype(written):
-  pictures = {*report.FRONTIER, *report.REJECTION}
+  pictures = {*report.FRONTIER, *report.REJECTION, *report.QUALITY,
+              *report.ACCEPTANCE}
   assert {p.name for p in report.pictures(written[0])} == pictures
   assert {p.name for p in written[0].iterdir()} == {
       *pictures, report.PAGE, report.TABLES}
@@ -171,6 +172,57 @@ def test_the_pictures_are_a_png_and_a_pdf_with_truetype(written):
     else:
       assert content.startswith(b'%PDF') and b'/FontFile2' in content
       assert b'/Type3' not in content
+
+
+def test_quality_is_drawn_against_the_rejections_of_the_same_point(summary):
+  spots = plot.qualities(summary.rows, summary.analysis.rejections)
+  rows = {(r.method, r.temperature, r.alpha): r for r in summary.rows}
+  drawn = {(x.method, x.temperature, x.alpha): x for x in spots}
+  drafted = {key for key, row in rows.items() if row.gamma}
+  assert set(drawn) == drafted | {(points.VERIFIER, heat, None)
+                                  for heat in (0., 1.)}
+  for key in drafted:
+    row, spot = rows[key], drawn[key]
+    assert spot.x[0] == pytest.approx(row.rejection_rate)
+    assert spot.x[1] <= spot.x[0] <= spot.x[2]
+    assert spot.y == (row.quality, row.quality_low, row.quality_high)
+  drawing = plot.curves(spots, 'BLEU', summary.rows, plot.REJECTED)
+  assert {axis.get_xlabel() for axis in drawing.axes} == {plot.REJECTED}
+
+
+def test_baselines_that_judge_no_draft_show_no_rejections(tmp_path):
+  """Whatever they count: p does not look at q's tokens there, one by one."""
+  greedy = dict(temperatures=(0.,))
+  made = fakesweep.make(limit=3, curves=(
+      points.Curve(targets.Lossless, **greedy),
+      points.Curve(baselines.TokenCascade, (.5,), **greedy),
+      points.Curve(baselines.SeqCascade, (.5,), **greedy),
+      points.Curve(baselines.OracleCascade, (.5,), **greedy),
+      points.Curve(baselines.OriginalBiLD, (2.,), **greedy)))
+  judged = {'SpecDecode', 'OriginalBiLD'}
+  assert {r.method for r in made.rows if r.rejection_rate is not None} == judged
+  assert {x.point.method for x in made.analysis.rejections} == judged
+  head, body = table.points(made.rows)
+  assert {line[0] for line in body if line[head.index('rejected')] != '-'
+          } == judged
+  head, body = table.drafting(made.drafting)
+  assert len(body) == 5 and {
+      line[0] for line in body if line[head.index('accepted at 1')] != '-'
+      } == judged
+  report.write(tmp_path, made)
+  content = (tmp_path / report.PAGE).read_text('utf-8')
+  assert content.count('share accepted by position') == 2
+
+
+def test_acceptance_has_a_panel_per_method_and_temperature(summary):
+  drawing = plot.accepted(summary.drafting, summary.rows)
+  shown = [axis for axis in drawing.axes if axis.get_visible()]
+  drafted = [point for point, _ in summary.drafting]
+  assert len(shown) == len({(p.method, p.temperature) for p in drafted})
+  lines = [line for axis in shown for line in axis.get_lines()
+           if line.get_marker() == 'o']
+  assert len(lines) == len(drafted)
+  assert all(list(line.get_ydata()) == [1, 0] for line in lines)
 
 
 def test_the_terminal_table_is_aligned(written, summary):

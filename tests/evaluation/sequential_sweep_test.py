@@ -67,6 +67,8 @@ def test_rows_are_written_and_add_up(done):
     assert row.emitted == row.accepted + row.corrected + row.bonus > 0
     assert sum(row.histogram) == row.rounds and row.latency_mean > 0
   shown = {row.method: row for row in rows}
+  assert {name for name in rules.BASELINES
+          if shown[name].rejection_rate is not None} == {'OriginalBiLD'}
   for name in rules.BASELINES:
     assert shown[name].gamma == (10 if name == 'OriginalBiLD' else 1)
     assert shown[name].drafter.endswith('/drafter') and shown[name].rule

@@ -1,5 +1,6 @@
 """Texts of sweeps from tables, corpora and public data sets."""
 import json
+from unittest import mock
 
 import pytest
 
@@ -66,6 +67,14 @@ def test_a_public_data_set_cleans_its_answers(tmp_path):
   assert source.name == 'natural_questions, few_shot'
   with pytest.raises(ValueError, match='prepare_public.py'):
     sources.Public('gsm8k', data_dir=str(tmp_path)).read(2)
+
+
+def test_accelerators_are_left_to_jax_before_data_is_read(monkeypatch):
+  calls = mock.Mock()
+  monkeypatch.setattr(sources.host_tensorflow, 'load', calls.load)
+  monkeypatch.setattr(sources.public_examples, 'examples', calls.examples)
+  sources.Public('gsm8k').read(2)
+  assert [name for name, *_ in calls.mock_calls] == ['load', 'examples']
 
 
 @pytest.mark.filterwarnings('ignore::DeprecationWarning')

@@ -4,6 +4,7 @@ import dataclasses
 import io
 import json
 import pathlib
+import shutil
 import sys
 
 import gin
@@ -156,6 +157,52 @@ def test_what_can_not_be_exported_is_refused(exported, tmp_path):
   assert not (tmp_path / 'export').exists()
   path, = specbench.export(run, tmp_path / 'named', 'qa')[:1]
   assert {line['category'] for line in lines(path)} == {'qa'}
+
+
+CONFIG = """
+def get_sweep():
+  return [(name, ('sweep.gin',), ('sweep.Sweep.output_dir = %OUTPUT_DIR',))
+          for name in ('one', 'two')]
+"""
+
+
+def test_every_sweep_of_a_configuration_is_exported_or_none(
+    exported, tmp_path, monkeypatch, capsys):
+  """The command of the sweep, --config and all, is the export's, too."""
+  run, paths = exported
+  monkeypatch.chdir(tmp_path)
+  where = run.directory.parent / 'sweep.gin'
+  (tmp_path / 'sweep.gin').write_text(where.read_text('utf-8'))
+  (tmp_path / 'both.py').write_text(CONFIG)
+  flags = ['--config=both.py', '--output=export',
+           *(f'--gin.sweep.Sweep.{name}={getattr(run.sweep, name)}'
+             for name in ('verifier', 'drafter'))]
+  leave = lambda name: shutil.copytree(
+      run.directory, tmp_path / 'runs/both' / name,
+      ignore=shutil.ignore_patterns('specbench'))
+  try:
+    leave('one')
+    with pytest.raises(ValueError, match='No examples.jsonl in runs/both/two'):
+      script.main(flags)
+    assert not (tmp_path / 'export').exists()
+    leave('two')
+    script.main(flags)
+  finally:
+    gin.clear_config()
+  printed = [pathlib.Path(x) for x in capsys.readouterr().out.splitlines()]
+  assert {path.parents[1] for path in printed} == {
+      pathlib.Path('export/one'), pathlib.Path('export/two')}
+  assert len(printed) == 2 * len(paths)
+  for path in printed:
+    same, = (x for x in paths if x.parts[-2:] == path.parts[-2:])
+    assert path.read_bytes() == same.read_bytes()
+
+
+@pytest.mark.parametrize('flags', [
+    [], ['--config=configs/debian.py', '--gin_file=gin/sweeps/quickstart.gin']])
+def test_an_export_names_its_sweep_in_one_way(flags):
+  with pytest.raises(ValueError, match='--gin_file'):
+    script.main(flags)
 
 
 def test_every_metric_has_a_category():

@@ -23,6 +23,7 @@ from spec_cascades.evaluation import points  # noqa: E402
 from spec_cascades.evaluation import programs  # noqa: E402
 from spec_cascades.evaluation import rules  # noqa: E402
 from spec_cascades.evaluation import sweep as sweep_lib  # noqa: E402
+from spec_cascades.evaluation import work  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -180,10 +181,22 @@ def test_the_papers_configurations_say_what_they_take(path):
     _cli.configure(files, bindings)
     made = _cli.call(sweep_lib.Sweep)
     grid = points.expand(made.curves, gamma=made.gamma, top_p=made.top_p)
-    assert f'{len(grid)} points' in head and (made.examples, made.trials) == (
-        500, 3)
-    decodes += len(grid) * made.examples * made.trials
+    assert f'{len(grid)} points' in head
+    plan = work.Plan(made.examples, made.timed or made.examples, made.trials,
+                     made.batch)
+    want = work.Plan(500, 500, 3, 1)
+    if path.stem == 'paper_gemma':
+      want = _gemmas_plan(made.data.dataset)
+    assert plan == want
+    decodes += len(grid) * len(plan.decodes(''))
   assert f'{decodes:,}\ndecodes' in head or f'{decodes:,} decodes' in head
+
+
+def _gemmas_plan(task):
+  """1,000 prompts where it answers questions; little is timed."""
+  asked = task in ('squad_v2', 'web_questions', 'natural_questions',
+                   'trivia_qa')
+  return work.Plan(1000 if asked else 500, 60, 1, 8)
 
 
 def test_gemmas_have_room_for_answers_and_an_end_of_them(monkeypatch):

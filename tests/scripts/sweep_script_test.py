@@ -54,7 +54,8 @@ def test_a_killed_sweep_resumes_to_the_same_rows(start, tmp_path):
   assert {p.name for p in whole.iterdir()} == {
       'claims', 'examples.jsonl', 'results.jsonl', 'scores.jsonl',
       'frontier.png', 'frontier.pdf', 'rejection.png', 'rejection.pdf',
-      'report.html', 'tables'}
+      'quality_by_rejection.png', 'quality_by_rejection.pdf',
+      'acceptance.png', 'acceptance.pdf', 'report.html', 'tables'}
 
   read = lambda: {p: p.read_bytes() for p in whole.rglob('*') if p.is_file()}
   content = read()

@@ -1,9 +1,10 @@
 """What a finished sweep shows: a table, pictures, a page."""
 from __future__ import annotations
 
+import functools
 import os
 import pathlib
-from typing import Sequence
+from typing import Any, Callable, Sequence
 
 from spec_cascades.data import files
 from spec_cascades.evaluation import points
@@ -17,6 +18,9 @@ from spec_cascades.evaluation.report import table
 
 FRONTIER = ('frontier.png', 'frontier.pdf')
 REJECTION = ('rejection.png', 'rejection.pdf')
+QUALITY = ('quality_by_rejection.png', 'quality_by_rejection.pdf')
+ACCEPTANCE = ('acceptance.png', 'acceptance.pdf')
+SPLIT = ('split.png', 'split.pdf')
 CURVES = ('curves.png', 'curves.pdf')
 PAGE = 'report.html'
 TABLES = export.FOLDER
@@ -25,10 +29,18 @@ TABLES = export.FOLDER
 def write(directory: pathlib.Path, summary: summary_lib.Summary, *,
           title: str = 'Speculative cascades: cost and quality') -> str:
   """Writes pictures, tables and the page; returns the terminal's tables."""
-  rows = summary.rows
-  _draw(directory, FRONTIER, plot.frontiers(rows), rows[0].metric, rows)
-  if rejected := plot.rejections(summary.analysis.rejections):
-    _draw(directory, REJECTION, rejected, 'share of drafts rejected', rows)
+  rows, found = summary.rows, summary.analysis.rejections
+  metric = rows[0].metric
+  _draw(directory, FRONTIER, plot.curves, plot.frontiers(rows), metric, rows)
+  if found:
+    _draw(directory, REJECTION, plot.curves, plot.rejections(found),
+          plot.REJECTED, rows)
+    _draw(directory, QUALITY, plot.curves, plot.qualities(rows, found), metric,
+          rows, plot.REJECTED)
+  if any(x.accepted for _, x in summary.drafting):
+    _draw(directory, ACCEPTANCE, plot.accepted, summary.drafting, rows)
+  if summary.split:
+    _draw(directory, SPLIT, plot.split, summary.split, rows)
   files.write_atomically(directory / PAGE, html.page(summary, title))
   tables = sections.of_sweep(summary.rows, summary.comparisons,
                              summary.drafting, summary.analysis)
@@ -38,7 +50,8 @@ def write(directory: pathlib.Path, summary: summary_lib.Summary, *,
 
 def pictures(directory: pathlib.Path) -> list[pathlib.Path]:
   """Those that there are: without drafts nothing can be rejected."""
-  return [path for name in (*FRONTIER, *REJECTION)
+  return [path for name in (*FRONTIER, *REJECTION, *QUALITY, *ACCEPTANCE,
+                            *SPLIT)
           if (path := directory / name).is_file()]
 
 
@@ -63,13 +76,14 @@ def draw(directory: pathlib.Path, rows: Sequence[results.Row],
   some = [row for name in (*alone, *methods) for row in rows
           if row.method == name]
   directory.mkdir(parents=True, exist_ok=True)
-  _draw(directory, CURVES, plot.frontiers(some), some[0].metric, some)
+  _draw(directory, CURVES, plot.curves, plot.frontiers(some), some[0].metric,
+        some)
   return [directory / name for name in CURVES]
 
 
-def _draw(directory, names, spots, what, rows) -> None:
+def _draw(directory, names, picture: Callable[..., Any], *args: Any) -> None:
   partial = {name: directory / f'partial.{os.getpid()}.{name}'
              for name in names}
-  plot.write(list(partial.values()), spots, what, rows)
+  plot.write(list(partial.values()), functools.partial(picture, *args))
   for name, path in partial.items():
     os.replace(path, directory / name)

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import html
-from typing import Mapping, Sequence
+from typing import Iterable, Mapping, Sequence
 
 from spec_cascades.evaluation import metrics
 from spec_cascades.evaluation import points
@@ -10,7 +10,7 @@ from spec_cascades.evaluation.report import style
 
 WIDTH, HEIGHT = 240, 150
 LEFT, RIGHT, TOP, BOTTOM = 28, 38, 8, 32
-LABEL = 12                        # least distance of two labels
+LABEL = 12                        # least distance of two labels, by default
 Line = tuple[points.Point, list[metrics.Estimate]]
 
 
@@ -43,7 +43,7 @@ def _chart(method: str, lines: Sequence[Line], deepest: int) -> str:
     parts.append(_line(point, spots))
     ends.append((_y(spots[-1][1].value), point.alpha))
   parts += [f'<text x="{WIDTH - RIGHT + 10}" y="{y + 4:.1f}">{alpha:g}</text>'
-            for y, alpha in _apart(e for e in ends if e[1] is not None)]
+            for y, alpha in apart(e for e in ends if e[1] is not None)]
   return (f'<svg class="small" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
           f'aria-label="{label}">{"".join(parts)}</svg>')
 
@@ -87,9 +87,10 @@ def _line(point, spots) -> str:
           f'{bars}</g>')
 
 
-def _apart(ends) -> list[tuple[float, float]]:
+def apart(ends: Iterable[tuple[float, float]], least: float = LABEL
+          ) -> list[tuple[float, float]]:
   """Moves labels down until none overlap: 10, 12 -> 10, 22."""
   placed: list[tuple[float, float]] = []
   for y, alpha in sorted(ends):
-    placed.append((max(y, placed[-1][0] + LABEL) if placed else y, alpha))
+    placed.append((max(y, placed[-1][0] + least) if placed else y, alpha))
   return placed
