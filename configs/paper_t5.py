@@ -5,9 +5,9 @@ Command:
     --config=configs/paper_t5.py
   CHECKPOINTS holds <task>/t5_1_1_{small,large,xl} for each task below, T5 v1.1
   fine-tuned on it, in any format. scripts/prepare_public.py fetches the data.
-Hardware: one TPU v4 chip or an 80 GB GPU, which hold XL in float32 (12 GB). With
-DEVICES=4 before the command, say, the verifier is cut over four chips of a host;
-with DTYPE=bfloat16 both models are half as large.
+Hardware: one TPU v4 chip or an 80 GB GPU, which hold XL in float32 (12 GB).
+With DEVICES=4 before the command, say, the verifier is cut over four chips of a
+host; with DTYPE=bfloat16 both models are half as large.
 Time: not measured. Six sweeps of 77 points, 500 texts, 3 trials are 693,000
 decodes; at .1 s each some 19 hours. Several machines share a sweep: give each
 the same command.

@@ -9,6 +9,8 @@ exchange in a round. Blocks of 1 to 64 tokens and a drafter step: FLOPs, bytes,
 times by a roofline (an estimate and no measurement), and hence c, how flat
 verification is, and the speed-up at a given acceptance, one or by position. A
 best gamma such as 7+ is the longest that the widths, or 16, let it try.
+--outputs 693000 --price 9.6 says how many hours of the slice so many outputs
+take at least, and what they cost at so much an hour.
 --batches 1,16,256 estimates instead what a token costs in each batch, and
 where drafting stops paying.
 v4 and v5p count two cores a chip: v4-8 has 4 chips, v5e-16 has 16.
@@ -52,11 +54,21 @@ def _flags(args: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
   add('--only', choices=('programs', 'steps'),
       help='leave out the other half, which takes as long')
   add('--batches', help='such as 1,16,256')
+  add('--outputs', type=int, default=0, metavar='N',
+      help='how long so many outputs take at least')
+  add('--price', type=float, default=0., metavar='P',
+      help='of the slice for an hour; with --outputs')
   add('--json', metavar='FILE', type=pathlib.Path,
       help='write what was found there, too')
   flags, bindings = _cli.parse(parser, args)
   if not flags.hop_us >= 0:
     raise ValueError(f'Got --hop_us {flags.hop_us}; allowed: 0 or more.')
+  if flags.outputs < 0 or not flags.price >= 0:
+    raise ValueError(f'Got --outputs {flags.outputs} --price {flags.price:g}; '
+                     'allowed: 0 or more.')
+  if flags.price and not flags.outputs:
+    raise ValueError('Got --price without --outputs, how many outputs are to be '
+                     'paid for; give both.')
   flags.widths = _numbers('widths', flags.widths)
   if 1 not in flags.widths:
     raise ValueError('Got --widths without 1; allowed: 1 among them, since '
@@ -157,6 +169,8 @@ def _steps(programs: Any, chip: Any, flags: argparse.Namespace,
         f'{plan.gamma}{"+" * (plan.gamma == plan.max_gamma)}, '
         f'{plan.tokens:.2f} tokens a round, {plan.speedup:.2f}x over the '
         'verifier alone, prompts left out')
+  if flags.outputs:
+    _bill(programs, chip, flags, rates, whole)
   print(ESTIMATED.format(flops=chip.flops / 1e12, link=chip.link / 1e9,
                          bandwidth=chip.bandwidth / 1e9, hop=flags.hop_us))
   rows = {x.name: _row(x) for x in (draft, judging, *blocks.values())}
@@ -165,6 +179,26 @@ def _steps(programs: Any, chip: Any, flags: argparse.Namespace,
       verify_ms=1e3 * guess.times.block(1), round_ms=1e3 * whole,
       judging=judged / whole, gamma=plan.gamma, tokens=plan.tokens,
       max_gamma=plan.max_gamma, speedup=plan.speedup, acceptance=rates)
+
+
+def _bill(programs: Any, chip: Any, flags: argparse.Namespace,
+          rates: Sequence[float], whole: float) -> None:
+  """Prints what `flags.outputs` outputs take, each row by itself."""
+  from spec_cascades import theory  # pylint: disable=g-import-not-at-top
+  case, found = programs.case, programs.prefill()
+  if found.excess:
+    print(_memory(found, chip.hbm))
+    return
+  # Acceptance of the last position goes for those behind it.
+  rates = (list(rates) + [rates[-1]] * case.gamma)[:case.gamma]
+  rounds = case.new_tokens / theory.tokens_of_rates(rates)
+  prompt = found.work.seconds(chip, flags.hop_us * 1e-6)
+  hours = flags.outputs / case.batch * (prompt + rounds * whole) / 3600
+  cost = f', {hours * flags.price:,.0f} at {flags.price:g} an hour'
+  print(f'{flags.outputs:,} outputs of {case.new_tokens} tokens, '
+        f'{rounds:.1f} rounds of gamma {case.gamma} and a prompt of '
+        f'{1e3 * prompt:.3f} ms each, {case.batch} at a time: at least '
+        f'{hours:.1f} hours of the slice{cost if flags.price else ""}')
 
 
 def _batches(case: Any, chips_: Sequence[Any], chip: Any,

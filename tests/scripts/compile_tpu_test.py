@@ -30,6 +30,8 @@ def test_it_refuses():
       ([v4, CONFIG, '--widths=2,4'], '1 among them'),
       ([v4, CONFIG, '--widths=1,x'], 'whole numbers from 1'),
       ([v4, CONFIG, '--batches=0,4'], 'whole numbers from 1'),
+      ([v4, CONFIG, '--outputs=-1'], '0 or more'),
+      ([v4, CONFIG, '--price=3'], 'without --outputs'),
       ([v4, CONFIG, '--hop_us=-1'], '0 or more')])
 
 
@@ -52,8 +54,9 @@ def test_what_is_written_is_what_the_table_reads(tmp_path, more):
   path = tmp_path / 'found.json'
   done = subprocess.run(
       [sys.executable, 'scripts/compile_tpu.py', '--topology=v4-32', CONFIG,
-       *more, '--widths=1,8', f'--json={path}', '--gin.LAYERS=1',
-       '--gin.PROMPT=32', '--gin.NEW_TOKENS=16', '--gin.GAMMA=2'],
+       *more, '--widths=1,8', f'--json={path}', '--outputs=7200',
+       '--price=2', '--gin.LAYERS=1', '--gin.PROMPT=32',
+       '--gin.NEW_TOKENS=16', '--gin.GAMMA=2'],
       cwd=cli_test.ROOT, capture_output=True, text=True, check=False)
   assert done.returncode == 0, done.stderr
   row = json.loads(path.read_text())
@@ -63,7 +66,8 @@ def test_what_is_written_is_what_the_table_reads(tmp_path, more):
   assert cells[-1] == 'none' and 'all-reduce' in cells[3]
   assert row['case']['rules'] == ('fsdp' if more else 'tensor')
   for line in ('whole loop: ', 'no exchange, host', 'verification of 8',
-               f'best gamma {row["gamma"]}'):
+               f'best gamma {row["gamma"]}',
+               '7,200 outputs of 16 tokens, 6.6 rounds of gamma 2 and'):
     assert line in done.stdout
 
 
