@@ -67,8 +67,8 @@ def _flags(args: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     raise ValueError(f'Got --outputs {flags.outputs} --price {flags.price:g}; '
                      'allowed: 0 or more.')
   if flags.price and not flags.outputs:
-    raise ValueError('Got --price without --outputs, how many outputs are to be '
-                     'paid for; give both.')
+    raise ValueError('Got --price without --outputs, how many outputs are to '
+                     'be paid for; give both.')
   flags.widths = _numbers('widths', flags.widths)
   if 1 not in flags.widths:
     raise ValueError('Got --widths without 1; allowed: 1 among them, since '
