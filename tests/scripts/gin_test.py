@@ -217,7 +217,11 @@ def test_gemmas_have_room_for_answers_and_an_end_of_them(monkeypatch):
 def test_t5s_can_be_cut_over_chips_in_bfloat16(monkeypatch):
   monkeypatch.setenv('DEVICES', '4')
   monkeypatch.setenv('DTYPE', 'bfloat16')
-  for files, bindings in sweep.several(ROOT / 'configs/paper_t5.py'):
+  monkeypatch.setenv('TASKS', 'xsum')
+  found = sweep.several(ROOT / 'configs/paper_t5.py')
+  assert len(found) == 2
+  for files, bindings in found:
+    assert 'gin/tasks/xsum.gin' in files
     _cli.configure(files, bindings)
     made = _cli.call(sweep_lib.Sweep)
     assert (made.mesh.model, made.mesh.data, made.dtype) == (4, 1, 'bfloat16')
