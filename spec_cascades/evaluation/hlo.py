@@ -29,6 +29,7 @@ _ARRAY = re.compile(r'\b(pred|[a-z]+\d+[a-z0-9]*)\[([\d,]*)\]')
 # As [groups,devices], as lists, or as some axes of a mesh.
 _GROUPS = re.compile(r'replica_groups=(?:\[\d+,(\d+)\]|\{\{([\d,]*)\}|'
                      r'mesh\[([^\]]*)\][^{]*\{([^}]*)\})')
+_CHANNEL = re.compile(r'\bchannel_id=\d+')
 _AXIS = re.compile(r"'(\w+)'(?::\(\d+\)|=)?(\d+)?")
 
 
@@ -158,7 +159,25 @@ def parse(text: str) -> Program:
   if not entry:
     raise ValueError('No ENTRY computation in the text; give what '
                      'compiled.as_text() returns.')
-  return Program({k: tuple(x) for k, x in computations.items()}, entry)
+  return Program(_once(computations), entry)
+
+
+def _once(computations: Mapping[str, list[Instruction]]
+          ) -> dict[str, tuple[Instruction, ...]]:
+  """Marks what goes on with a collective that a TPU spreads over fusions.
+
+  It stands in the first, which has an AsyncCollectiveStart, and again in each
+  later one, on the same channel.
+  """
+  first = {name for name, body in computations.items()
+           if any('"AsyncCollectiveStart"' in x.line for x in body)}
+  channels = {c for name in first for x in computations[name] if x.kind
+              for c in _CHANNEL.findall(x.line)}
+  later = lambda name, x: x.kind and name not in first and channels & set(
+      _CHANNEL.findall(x.line))
+  return {name: tuple(
+      dataclasses.replace(x, opcode=f'{x.kind}-done') if later(name, x) else x
+      for x in body) for name, body in computations.items()}
 
 
 def _type_first(text: str) -> tuple[str, str]:

@@ -132,6 +132,31 @@ def test_a_text_by_hand():
     hlo.parse('no program')
 
 
+SPREAD = """HloModule jit_f
+
+%begin (p: f32[2]) -> (f32[8], u32[]) {
+  %ag.1 = f32[8]{0} all-gather(%p), channel_id=3, replica_groups=[1,4]<=[4]
+  ROOT %s = f32[8] custom-call(%ag.1), \
+custom_call_target="AsyncCollectiveStart"
+}
+
+%more (p: f32[2]) -> f32[8] {
+  %ag.2 = f32[8]{0} all-gather(%p), channel_id=3, replica_groups=[1,4]<=[4]
+  ROOT %ag.3 = f32[8]{0} all-gather(%p), channel_id=4, replica_groups=[1,4]<=[4]
+}
+
+ENTRY %main (a: f32[2]) -> f32[8] {
+  %b = (f32[8], u32[]) fusion(%a), kind=kCustom, calls=%begin
+  ROOT %m = f32[8] fusion(%b), kind=kCustom, calls=%more
+}
+"""
+
+
+def test_an_exchange_that_is_spread_over_fusions_counts_once():
+  found = [x.name for x, _ in hlo.parse(SPREAD).weighted() if x.kind]
+  assert sorted(found) == ['ag.1', 'ag.3']
+
+
 def test_a_callback_in_a_loop_is_found():
   def step(_, x):
     return x + jax.pure_callback(
