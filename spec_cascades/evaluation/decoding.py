@@ -5,6 +5,7 @@ import collections
 import contextlib
 import dataclasses
 import gc
+import itertools
 from typing import Any, Callable, Iterable, Iterator, Mapping, Sequence
 
 from spec_cascades.evaluation import pairs
@@ -82,8 +83,9 @@ class Decoder:
       say: Is told what is being compiled.
     """
     users, failed = collections.defaultdict(list), set()
+    plan = self._job.plan
     for key, example, trial in decodes:
-      size = 1 if trial in self._job.plan.clocked else self._job.plan.batch
+      size = plan.timed_batch if trial in plan.clocked else plan.batch
       name = self._programs.name(self._job.points[key])
       users[name, self._prompts.buckets[example], size].append((key, example))
     keys = {key for some in users.values() for key, _ in some}
@@ -94,8 +96,9 @@ class Decoder:
         say(f'compiling {name}')
         yield (out := self._compiled(str(name), bucket, size, some))
         failed.update(out.failed)
-    for example in range(self._job.plan.timed):
-      self._prompts(example)                 # the clock must not see it
+    for group in work.grouped(self._prompts.buckets[:plan.timed],
+                              plan.timed_batch):
+      self._prompts(*group, size=plan.timed_batch)   # the clock must not see it
 
   def decode(self, unit: work.Unit) -> Iterator[Outcome]:
     """Outcomes of a unit, as they come; call it in `timing.quiet`."""
@@ -125,17 +128,21 @@ class Decoder:
     yield Outcome(_records(decodes, None, outputs), failed, seconds=seconds)
 
   def _timed(self, decodes) -> Iterator[Outcome]:
-    prompt = self._prompts(decodes[0][1])
-    for decode in decodes:
+    size = self._job.plan.timed_batch
+    for key, some in itertools.groupby(decodes, lambda decode: decode[0]):
+      some = list(some)
+      prompt = self._prompts(*(example for _, example, _ in some), size=size)
       self._count += 1
       if self._count % COLLECT_EVERY == 0:
         gc.collect()
-      seconds, output = 0., []
-      with _excused(decode[0]) as failed:
+      seconds, outputs = 0., []
+      with _excused(key) as failed:
         seconds, state = timing.timed(
-            self._programs.call, self._job.points[decode[0]], *prompt)
-        output = programs_lib.outputs_of(state, [self._job.starts[decode[1]]])
-      yield Outcome(_records([decode], seconds, output), failed,
+            self._programs.call, self._job.points[key], *prompt)
+        outputs = programs_lib.outputs_of(
+            state, [self._job.starts[example] for _, example, _ in some])
+      # Where rows are missing copies take their place, and their time.
+      yield Outcome(_records(some, seconds / size, outputs), failed,
                     seconds=seconds)
 
 

@@ -20,7 +20,13 @@ SPLIT, TEXTS = 'split.jsonl', 'inspected.json'
 
 
 def check(run: Any) -> None:
-  """Raises ValueError for files of another sweep, before anything is run."""
+  """Raises ValueError before anything is run.
+
+  For files of another sweep, and for a split of what was timed in batches.
+  """
+  if run.sweep.split and run.plan.timed_batch > 1:
+    raise ValueError(f'Got split=True and timed_batch={run.plan.timed_batch}; '
+                     'allowed with a split: 1, as parts are timed.')
   _known_split(run)
   _known_texts(run)
 

@@ -84,9 +84,9 @@ class Programs:
     Args:
       points: All of them.
       buckets: Of each example.
-      plan: A `work.Plan`: what is timed is so at batch 1.
+      plan: A `work.Plan`.
     """
-    shapes = {(bucket, 1) for bucket in buckets[:plan.timed]}
+    shapes = {(bucket, plan.timed_batch) for bucket in buckets[:plan.timed]}
     if plan.staged:
       shapes |= {(bucket, plan.batch) for bucket in buckets}
     return len(set(map(self.name, points))) * len(shapes)

@@ -15,7 +15,7 @@ from typing import Any, Iterable
 
 from spec_cascades.data import files
 
-SCHEMA = 4
+SCHEMA = 5
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 # Sources that decide which tokens come out, and what they are worth.
 ENGINE = ('*.py', 'targets/*.py', 'models/*.py', 'drafters/*.py',
@@ -57,7 +57,8 @@ class Row:
   data: str = _column('name of the evaluation set')
   seed: int = _column('of the random numbers')
   examples: int = _column('examples decoded', 'examples')
-  timed: int = _column('examples timed, at batch 1', 'examples')
+  timed: int = _column('examples timed', 'examples')
+  timed_batch: int = _column('rows timed together, in equal shares', 'rows')
   trials: int = _column('how often each of these was timed')
   faults: int = _column('examples stopped by non-finite logits', 'examples')
   metric: str = _column('what quality is: BLEU, say')

@@ -130,7 +130,8 @@ class Figures:
       cost: The columns about programs and compilation.
     """
     own = dict(metric=self._quality.name, signature=self._signature,
-               timed=self._plan.timed, trials=self._plan.trials)
+               timed=self._plan.timed, timed_batch=self._plan.timed_batch,
+               trials=self._plan.trials)
     return _row(key, self.points[key], self.taken(key, records),
                 self.seconds(key, records), self.samples(key, records),
                 dict(common, **own), cost)

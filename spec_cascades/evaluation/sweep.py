@@ -51,8 +51,9 @@ class Sweep:
     top_p: Of every point; 1 is off.
     top_k: Of every point; 0 is off.
     batch: Rows decoded together where quality is measured apart.
-    timed: Time the first so many texts, at batch 1, and measure quality on all
-      apart from it; None times all, and measures quality on that.
+    timed: Time the first so many texts, and measure quality on all apart from
+      it; None times all, and measures quality on that.
+    timed_batch: Rows of one bucket that are timed together, in equal shares.
     trials: How often each of these is timed.
     validation: Share of the texts to choose settings on; the others report.
     seed: Of samples, of the order of points, of the resamples and of the texts
@@ -80,6 +81,7 @@ class Sweep:
   top_k: int = 0
   batch: int = 1
   timed: int | None = None
+  timed_batch: int = 1
   trials: int = 1
   validation: float = choosing.VALIDATION
   seed: int = 0
@@ -101,10 +103,10 @@ class Sweep:
       raise ValueError(f'Got top_p={self.top_p!r}; allowed: a number above 0, '
                        'to 1.')
     choosing.check_share(self.validation)
-    for name in ('examples', 'timed', 'batch', 'trials'):
+    for name in ('examples', 'timed', 'timed_batch', 'batch', 'trials'):
       value = getattr(self, name)
-      counts = type(value) is int and value > 0
-      if not counts and (value is not None or name in ('batch', 'trials')):
+      if not ((type(value) is int and value > 0)
+              or (value is None and name in ('examples', 'timed'))):
         raise ValueError(f'Got {name}={value!r}; allowed: a whole number from '
                          '1, or for examples and timed None, which is all.')
     if type(self.split) is not bool:
@@ -155,7 +157,7 @@ class Run:
     self.examples = self.source.read(sweep.examples)
     count = len(self.examples)
     self.plan = work.Plan(count, min(sweep.timed or count, count), sweep.trials,
-                          sweep.batch)
+                          sweep.batch, sweep.timed_batch)
     # Refuses now what can't be measured here, rather than after the decoding.
     self.quality.parts([''], [self.examples[0].references])
     self.pair = drafting.supplied(

@@ -2,7 +2,7 @@
 
 Where every example is timed once, the timed decodes are also those that quality
 is measured on. Otherwise quality comes first, from batches that nobody times,
-and then the clock, at batch 1.
+and then the clock, at a batch of its own, which is 1 if nobody asks.
 """
 from __future__ import annotations
 
@@ -26,11 +26,13 @@ class Plan:
     timed: The first so many are timed.
     trials: How often each of these is timed.
     batch: Rows decoded together where only quality counts.
+    timed_batch: Rows of one bucket that are timed together.
   """
   examples: int
   timed: int
   trials: int
   batch: int
+  timed_batch: int = 1
 
   @property
   def staged(self) -> bool:
@@ -51,7 +53,7 @@ class Plan:
 
 @dataclasses.dataclass(frozen=True)
 class Unit:
-  """Decodes that one process makes in one go; timed ones at batch 1."""
+  """Decodes that one process makes in one go."""
   decodes: tuple[Decode, ...]
   timed: bool
 
@@ -68,16 +70,22 @@ def units(plan: Plan, keys: Sequence[str],
   """
   out = []
   if plan.staged:
-    rows = collections.defaultdict(list)
-    for example, bucket in enumerate(buckets):
-      rows[bucket].append(example)
-    out += [Unit(tuple((key, i, 0) for i in group[at:at + plan.batch]), False)
-            for key in keys for group in rows.values()
-            for at in range(0, len(group), plan.batch)]
+    out += [Unit(tuple((key, i, 0) for i in group), False) for key in keys
+            for group in grouped(buckets, plan.batch)]
+  groups = sorted(grouped(buckets[:plan.timed], plan.timed_batch))
   for trial in plan.clocked:
     orders = collections.defaultdict(list)
-    for example, point in timing.interleaved(plan.timed, len(keys),
-                                             seed + trial):
-      orders[example].append((keys[point], example, trial))
+    for at, point in timing.interleaved(len(groups), len(keys), seed + trial):
+      orders[at] += [(keys[point], example, trial) for example in groups[at]]
     out += [Unit(tuple(order), True) for order in orders.values()]
   return out
+
+
+def grouped(buckets: Sequence[programs_lib.Bucket],
+            size: int) -> list[list[int]]:
+  """Examples of one bucket, so many at a time: a b a a, 2 -> 0 2, 3, 1."""
+  rows = collections.defaultdict(list)
+  for example, bucket in enumerate(buckets):
+    rows[bucket].append(example)
+  return [group[at:at + size] for group in rows.values()
+          for at in range(0, len(group), size)]

@@ -225,6 +225,14 @@ def test_acceptance_has_a_panel_per_method_and_temperature(summary):
   assert all(list(line.get_ydata()) == [1, 0] for line in lines)
 
 
+def test_pictures_say_at_which_batch_the_clock_ran(summary):
+  row = summary.rows[0]
+  clock = lambda **changes: style.clock(dataclasses.replace(row, **changes))
+  assert clock() == 'batch 1' and clock(timed_batch=8) == 'batch 8'
+  assert clock(timed=9, timed_batch=8, trials=3) == (
+      'latency of 9 at batch 8, 3 times')
+
+
 def test_the_terminal_table_is_aligned(written, summary):
   block = table.text(table.points(summary.rows)).splitlines()
   assert len(block) == len(summary.rows) + 2

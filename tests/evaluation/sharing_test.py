@@ -1,6 +1,7 @@
 """Units of work: how they are planned, claimed, shared, and how they fail."""
 import collections
 import dataclasses
+import itertools
 import os
 import signal
 import subprocess
@@ -27,9 +28,10 @@ BUCKETS = programs.Bucket(8, 8), programs.Bucket(16, 8)
 
 @given(examples=st.integers(1, 20), timed=st.integers(1, 20),
        trials=st.integers(1, 3), batch=st.integers(1, 7),
-       keys=st.integers(1, 4))
-def test_units_cover_every_decode_once(examples, timed, trials, batch, keys):
-  plan = work.Plan(examples, min(timed, examples), trials, batch)
+       keys=st.integers(1, 4), together=st.integers(1, 4))
+def test_units_cover_every_decode_once(examples, timed, trials, batch, keys,
+                                       together):
+  plan = work.Plan(examples, min(timed, examples), trials, batch, together)
   keys = [f'k{i}' for i in range(keys)]
   buckets = [BUCKETS[i % 2] for i in range(examples)]
   units = work.units(plan, keys, buckets, seed=3)
@@ -37,9 +39,15 @@ def test_units_cover_every_decode_once(examples, timed, trials, batch, keys):
   assert len(set(done)) == len(done)
   assert set(done) == {d for key in keys for d in plan.decodes(key)}
   for unit in units:
-    if unit.timed:             # one text, all points
-      assert {d[0] for d in unit.decodes} == set(keys)
-      assert len({d[1:] for d in unit.decodes}) == 1
+    if unit.timed:             # one text or rows of one shape, all points
+      rows = {d[1:] for d in unit.decodes}
+      assert len({buckets[i] for i, _ in rows}) == 1 == len({
+          trial for _, trial in rows})
+      assert 1 <= len(rows) <= together
+      assert len(unit.decodes) == len(rows) * len(keys)
+      # A point's rows stand together: they are timed in one go.
+      assert sorted(key for key, _ in itertools.groupby(
+          d[0] for d in unit.decodes)) == keys
     else:                      # one point, rows of one shape
       assert len({d[0] for d in unit.decodes}) == 1 <= batch
       assert len({buckets[d[1]] for d in unit.decodes}) == 1
@@ -136,6 +144,35 @@ def test_quality_in_batches_and_latency_apart(sweep, staged):
   assert staged.compilations.programs == run.most_programs() == 8
   assert {r.method for r in staged.rows} == {
       'verifier', 'drafter', 'SpecDecode, gamma 2', 'SpecDecode, gamma 3'}
+
+
+def test_rows_that_are_timed_together_share_the_time(sweep, staged):
+  """The same tokens; a program for each batch; two rows, or one and a copy."""
+  both = dataclasses.replace(sweep, output_dir=sweep.output_dir + '_together',
+                             timed=5, trials=1, timed_batch=2)
+  run = sweep_lib.Run(both)
+  found = run(Bar)
+  same = ('method', 'emitted', 'quality', 'histogram')
+  assert [[getattr(r, x) for x in same] for r in found.rows] == [
+      [getattr(r, x) for x in same] for r in staged.rows]
+  assert {(r.timed, r.timed_batch, r.batch) for r in found.rows} == {(5, 2, 3)}
+  assert run.most_programs() == 8
+  assert found.compilations.programs == 4      # those of batch 3 are there
+  assert found.compilations.while_timing == 0
+  seconds = collections.defaultdict(dict)
+  for line in (run.directory / sweep_lib.JOURNAL).read_text().splitlines():
+    note = results.json.loads(line)
+    if note['kind'] == 'example' and note['trial']:
+      seconds[note['key']][note['example']] = note['seconds']
+  for own in seconds.values():
+    assert own[0] == own[1] and own[2] == own[3] and len(set(own.values())) == 3
+
+
+def test_parts_are_not_timed_beside_batches(sweep):
+  with pytest.raises(ValueError, match='allowed with a split: 1'):
+    sweep_lib.Run(dataclasses.replace(
+        sweep, output_dir=sweep.output_dir + '_split', split=True,
+        timed_batch=2))
 
 
 def test_a_point_that_fails_is_noted_and_the_others_go_on(

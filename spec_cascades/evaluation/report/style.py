@@ -80,6 +80,7 @@ def title(temperature: float) -> str:
 def clock(row: results.Row) -> str:
   """On what latency was measured."""
   times = f', {row.trials} times' if row.trials > 1 else ''
+  rows = f'batch {row.timed_batch}{times}'
   if row.timed == row.examples and row.batch == 1:
-    return f'batch 1{times}'
-  return f'latency of {row.timed} at batch 1{times}'
+    return rows
+  return f'latency of {row.timed} at {rows}'
