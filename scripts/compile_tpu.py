@@ -167,20 +167,23 @@ def _steps(programs: Any, chip: Any, flags: argparse.Namespace,
       max_gamma=plan.max_gamma, speedup=plan.speedup, acceptance=rates)
 
 
-def _batches(case: Any, chips_: Sequence[Any], chip: Any,
-             flags: argparse.Namespace, rates: Sequence[float]
-             ) -> dict[str, Any]:
+def _by_position(rates: Sequence[float], gamma: int) -> Sequence[float]:
+  """Acceptance of each draft of a round."""
+  rates = [*rates] * gamma if len(rates) == 1 else rates
+  if len(rates) != gamma:
+    raise ValueError(f'Got --acceptance of {len(rates)} positions with gamma '
+                     f'{gamma}; allowed: one, or one a position.')
+  return rates
+
+
+def _batches(cases: Sequence[Any], chips_: Sequence[Any], chip: Any,
+             hop: float, rates: Sequence[float]) -> dict[str, Any]:
   """Prints what a token costs in each batch, prompts left out."""
   # pylint: disable=g-import-not-at-top
   from spec_cascades.evaluation import roofline
   from spec_cascades.evaluation import scaling
   from spec_cascades.evaluation import tpu
-  gamma, hop, costs = case.gamma, flags.hop_us * 1e-6, []
-  rates = [*rates] * gamma if len(rates) == 1 else rates
-  if len(rates) != gamma:
-    raise ValueError(f'Got --acceptance of {len(rates)} positions with gamma '
-                     f'{gamma}; allowed: one, or one a position.')
-  cases = [dataclasses.replace(case, batch=x) for x in flags.batches]
+  gamma, costs = len(rates), []
   print(f'{"rows":>5} {"us a token: alone":>18} {"drafted":>9} '
         f'{"refilled":>9} {"speed-up":>9} {"refilled":>9} '
         f'{gamma + 1:>4} tokens over 1; sampling, acceptance')
@@ -195,10 +198,10 @@ def _batches(case: Any, chips_: Sequence[Any], chip: Any,
     guess = roofline.estimate(steps[0], dict(zip((1, gamma + 1), steps[1:])),
                               chip, hop)
     sampling, judging = (roofline.passes(x, chip) for x in drawing)
-    cost = scaling.predicted(guess.times, batch, rates, case.new_tokens,
-                             uses_q=case.uses_q, sampling=sampling,
+    cost = scaling.predicted(guess.times, batch, rates, each.new_tokens,
+                             uses_q=each.uses_q, sampling=sampling,
                              judging=judging)
-    whole = (gamma + case.uses_q) * guess.times.drafter + guess.times.block(
+    whole = (gamma + each.uses_q) * guess.times.drafter + guess.times.block(
         gamma + 1) + judging
     costs.append(cost)
     print(f'{batch:5} {1e6 * cost.alone:18.2f} {1e6 * cost.drafted:9.2f} '
@@ -221,6 +224,9 @@ def main(args: Sequence[str]) -> None:
   _cli.configure(flags.config, bindings)
   case = _cli.call(tpu.Case)
   case.models()
+  batched = [dataclasses.replace(case, batch=x) for x in flags.batches]
+  if batched:
+    rates = _by_position(rates, case.gamma)
   chips_ = tpu.devices(slice_)
   programs = tpu.Programs(case, chips_)
   mesh = dict(programs.verifier.layout.mesh.shape)
@@ -231,7 +237,7 @@ def main(args: Sequence[str]) -> None:
   print(f'jax {jax.__version__}, libtpu {tpu.version()}')
   found: dict[str, Any] = {}
   if flags.batches:
-    found |= _batches(case, chips_, slice_.chip, flags, rates)
+    found |= _batches(batched, chips_, slice_.chip, flags.hop_us * 1e-6, rates)
   else:
     if flags.only != 'steps':
       found |= _programs(programs, slice_.chip.hbm)
