@@ -66,6 +66,9 @@ def _flags(args: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
   if flags.outputs < 0 or not flags.price >= 0:
     raise ValueError(f'Got --outputs {flags.outputs} --price {flags.price:g}; '
                      'allowed: 0 or more.')
+  if flags.outputs and (flags.batches or flags.only == 'programs'):
+    raise ValueError('Got --outputs with --batches or --only=programs; '
+                     'allowed: with the times of steps.')
   if flags.price and not flags.outputs:
     raise ValueError('Got --price without --outputs, how many outputs are to '
                      'be paid for; give both.')
@@ -189,9 +192,8 @@ def _bill(programs: Any, chip: Any, flags: argparse.Namespace,
   if found.excess:
     print(_memory(found, chip.hbm))
     return
-  # Acceptance of the last position goes for those behind it.
-  rates = (list(rates) + [rates[-1]] * case.gamma)[:case.gamma]
-  rounds = case.new_tokens / theory.tokens_of_rates(rates)
+  rounds = case.new_tokens / theory.tokens_of_rates(
+      _by_position(rates, case.gamma))
   prompt = found.work.seconds(chip, flags.hop_us * 1e-6)
   hours = flags.outputs / case.batch * (prompt + rounds * whole) / 3600
   cost = f', {hours * flags.price:,.0f} at {flags.price:g} an hour'
@@ -201,20 +203,23 @@ def _bill(programs: Any, chip: Any, flags: argparse.Namespace,
         f'{hours:.1f} hours of the slice{cost if flags.price else ""}')
 
 
-def _batches(case: Any, chips_: Sequence[Any], chip: Any,
-             flags: argparse.Namespace, rates: Sequence[float]
-             ) -> dict[str, Any]:
+def _by_position(rates: Sequence[float], gamma: int) -> Sequence[float]:
+  """Acceptance of each draft of a round."""
+  rates = [*rates] * gamma if len(rates) == 1 else rates
+  if len(rates) != gamma:
+    raise ValueError(f'Got --acceptance of {len(rates)} positions with gamma '
+                     f'{gamma}; allowed: one, or one a position.')
+  return rates
+
+
+def _batches(cases: Sequence[Any], chips_: Sequence[Any], chip: Any,
+             hop: float, rates: Sequence[float]) -> dict[str, Any]:
   """Prints what a token costs in each batch, prompts left out."""
   # pylint: disable=g-import-not-at-top
   from spec_cascades.evaluation import roofline
   from spec_cascades.evaluation import scaling
   from spec_cascades.evaluation import tpu
-  gamma, hop, costs = case.gamma, flags.hop_us * 1e-6, []
-  rates = [*rates] * gamma if len(rates) == 1 else rates
-  if len(rates) != gamma:
-    raise ValueError(f'Got --acceptance of {len(rates)} positions with gamma '
-                     f'{gamma}; allowed: one, or one a position.')
-  cases = [dataclasses.replace(case, batch=x) for x in flags.batches]
+  gamma, costs = len(rates), []
   print(f'{"rows":>5} {"us a token: alone":>18} {"drafted":>9} '
         f'{"refilled":>9} {"speed-up":>9} {"refilled":>9} '
         f'{gamma + 1:>4} tokens over 1; sampling, acceptance')
@@ -229,10 +234,10 @@ def _batches(case: Any, chips_: Sequence[Any], chip: Any,
     guess = roofline.estimate(steps[0], dict(zip((1, gamma + 1), steps[1:])),
                               chip, hop)
     sampling, judging = (roofline.passes(x, chip) for x in drawing)
-    cost = scaling.predicted(guess.times, batch, rates, case.new_tokens,
-                             uses_q=case.uses_q, sampling=sampling,
+    cost = scaling.predicted(guess.times, batch, rates, each.new_tokens,
+                             uses_q=each.uses_q, sampling=sampling,
                              judging=judging)
-    whole = (gamma + case.uses_q) * guess.times.drafter + guess.times.block(
+    whole = (gamma + each.uses_q) * guess.times.drafter + guess.times.block(
         gamma + 1) + judging
     costs.append(cost)
     print(f'{batch:5} {1e6 * cost.alone:18.2f} {1e6 * cost.drafted:9.2f} '
@@ -255,6 +260,11 @@ def main(args: Sequence[str]) -> None:
   _cli.configure(flags.config, bindings)
   case = _cli.call(tpu.Case)
   case.models()
+  batched = [dataclasses.replace(case, batch=x) for x in flags.batches]
+  if batched:
+    rates = _by_position(rates, case.gamma)
+  elif flags.outputs:
+    _by_position(rates, case.gamma)    # refuses before anything is compiled
   chips_ = tpu.devices(slice_)
   programs = tpu.Programs(case, chips_)
   mesh = dict(programs.verifier.layout.mesh.shape)
@@ -265,7 +275,7 @@ def main(args: Sequence[str]) -> None:
   print(f'jax {jax.__version__}, libtpu {tpu.version()}')
   found: dict[str, Any] = {}
   if flags.batches:
-    found |= _batches(case, chips_, slice_.chip, flags, rates)
+    found |= _batches(batched, chips_, slice_.chip, flags.hop_us * 1e-6, rates)
   else:
     if flags.only != 'steps':
       found |= _programs(programs, slice_.chip.hbm)

@@ -22,6 +22,8 @@ from typing import Any, Sequence
 
 import _cli
 
+from spec_cascades.evaluation import chips
+
 TOPOLOGIES = ('v4-8', 'v4-128', 'v5e-16', 'v5e-256', 'v5p-8', 'v6e-16')
 PAIRS = ('t5_small_xl', 't5_small_xxl', 'gemma2_2b_27b')
 BEGIN, END = '<!-- tpu_table.py: begin -->', '<!-- end -->'
@@ -29,6 +31,9 @@ HEAD = ('pair', 'slice', 'GiB a chip, the loop', 'exchanged in a round', 'c',
         'verification of 8 over 1', 'a round, ms', 'sampling, acceptance',
         'best gamma, speed-up', 'compile: s, GiB', 'faults of the loop')
 WIDTHS = '1,6,8,16,32'               # drafts of up to 16 tokens are tried
+# Chips of a group at most; larger slices have several, with a row each. Gemma's
+# heads can't be cut over more, and compiling that took over 20 GiB.
+GROUPS = {'gemma2_2b_27b': 16}
 
 
 def _flags(args: Sequence[str]) -> argparse.Namespace:
@@ -65,11 +70,13 @@ def _known(path: pathlib.Path, versions: dict[str, str]) -> bool:
 def _compiled(pair: str, topology: str, path: pathlib.Path,
               acceptance: str) -> None:
   """Compiles a case in a process of its own, whose memory is then free."""
-  start = time.monotonic()
+  start, size = time.monotonic(), chips.topology(topology).size
+  rows = max(1, size // GROUPS.get(pair, size))
   run = subprocess.run(
       [sys.executable, _cli.ROOT / 'scripts/compile_tpu.py',
        f'--config={_cli.ROOT}/gin/tpu/{pair}.gin', f'--topology={topology}',
-       f'--widths={WIDTHS}', f'--acceptance={acceptance}', f'--json={path}'],
+       f'--widths={WIDTHS}', f'--acceptance={acceptance}', f'--json={path}',
+       f'--gin.DATA={rows}', f'--gin.BATCH={rows}'],
       check=False, capture_output=True, text=True)
   if run.returncode < 0:
     raise ValueError(f'{pair} for {topology} was ended by signal '
@@ -83,6 +90,8 @@ def _compiled(pair: str, topology: str, path: pathlib.Path,
 
 def _cells(pair: str, topology: str, row: dict[str, Any]) -> list[str]:
   """One line of the table."""
+  data = row['mesh']['data']
+  topology += f', {data} rows' if data > 1 else ''
   gib = lambda x: f'{x / 2**30:.1f}'
   programs = [x for x in row.values() if isinstance(x, dict) and 'seconds' in x]
   spent = (f'{sum(x["seconds"] for x in programs):.0f}, '
@@ -112,7 +121,8 @@ def _kept(table: str) -> dict[tuple[str, str], list[str]]:
   """Lines that a table has, by pair and slice."""
   lines = [[cell.strip() for cell in line.strip('| ').split(' | ')]
            for line in table.splitlines() if line.startswith('|')]
-  return {(line[0], line[1]): line + ['-'] * (len(HEAD) - len(line))
+  return {(line[0], line[1].split(',')[0]): line + ['-'] * (
+      len(HEAD) - len(line))
           for line in lines[2:]}
 
 

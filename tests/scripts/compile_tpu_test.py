@@ -32,6 +32,8 @@ def test_it_refuses():
       ([v4, CONFIG, '--batches=0,4'], 'whole numbers from 1'),
       ([v4, CONFIG, '--outputs=-1'], '0 or more'),
       ([v4, CONFIG, '--price=3'], 'without --outputs'),
+      ([v4, CONFIG, '--outputs=9', '--batches=1'], 'with the times of steps'),
+      ([v4, CONFIG, '--outputs=9', '--acceptance=.8,.7'], 'one a position'),
       ([v4, CONFIG, '--hop_us=-1'], '0 or more')])
 
 

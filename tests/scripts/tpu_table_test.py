@@ -16,7 +16,7 @@ PROGRAM = dict(seconds=30., excess='', total=3 * 2**30, work=dict(
                  dict(kind='all-gather', nbytes=770_000, times=1)]))
 ROW = {
     'whole loop': PROGRAM | dict(faults=[]), 'one round': PROGRAM,
-    'libtpu': '0.0.42.1', 'max_gamma': 16,
+    'libtpu': '0.0.42.1', 'max_gamma': 16, 'mesh': dict(data=1, model=4),
     'host_bytes': 2**32, 'cost': .078, 'flatness': {'1': 1., '8': 1.04},
     'round_ms': 1.314, 'judging': .012, 'gamma': 6, 'speedup': 2.64}
 MARKS = 'before\n<!-- tpu_table.py: begin -->\nold\n<!-- end -->\nafter\n'
@@ -51,8 +51,18 @@ def test_what_was_compiled_becomes_a_table(tmp_path):
 def test_what_does_not_fit_is_in_the_table(tmp_path):
   full = PROGRAM | dict(excess='needs 50G, and 16G is there')
   text = tabled(tmp_path, {'whole loop': full, 'jax': '9', 'host_bytes': 0,
-                           'libtpu': '0.0.42.1'})
+                           'mesh': dict(data=1), 'libtpu': '0.0.42.1'})
   assert '| needs 50G, and 16G is there | - |' in text
+
+
+def test_a_slice_of_several_groups_says_how_many_rows(tmp_path):
+  """And takes the place of what was there for the slice."""
+  row = ROW | dict(jax='9', mesh=dict(data=4, model=16))
+  (tmp_path / 'again').mkdir()
+  text = tabled(tmp_path, row)
+  assert '| pair | v4-8, 4 rows | 3.0 |' in text
+  text = tabled(tmp_path / 'again', ROW | dict(jax='9'), text)
+  assert '| pair | v4-8 | 3.0 |' in text and 'rows' not in text
 
 
 def test_what_is_not_known_stays_in_the_table(tmp_path):
