@@ -65,8 +65,8 @@ def metric_fns(name: str) -> list[Score]:
 
 
 def _score(metric: str) -> Score:
-  quality = qualities.make(metric)
   def score(targets, predictions):
-    return {metric: quality(predictions, targets)}
-  score.signatures = lambda targets: {metric: quality.signature(targets)}
+    return {metric: qualities.make(metric)(predictions, targets)}
+  score.signatures = lambda targets: {
+      metric: qualities.make(metric).signature(targets)}
   return score
