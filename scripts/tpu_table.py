@@ -31,9 +31,9 @@ HEAD = ('pair', 'slice', 'GiB a chip, the loop', 'exchanged in a round', 'c',
         'verification of 8 over 1', 'a round, ms', 'sampling, acceptance',
         'best gamma, speed-up', 'compile: s, GiB', 'faults of the loop')
 WIDTHS = '1,6,8,16,32'               # drafts of up to 16 tokens are tried
-# Chips of a group at most; larger slices have several, with a row each. Gemma's
-# heads can't be cut over more, and compiling that took over 20 GiB.
-GROUPS = {'gemma2_2b_27b': 16}
+# Chips that hold a pair: larger slices have several such groups, a row each. For
+# one group of 64 chips Gemma took over 17 GiB to compile.
+GROUPS = {'gemma2_2b_27b': {'v4': 4, 'v5p': 4, 'v5e': 16, 'v6e': 16}}
 
 
 def _flags(args: Sequence[str]) -> argparse.Namespace:
@@ -71,7 +71,7 @@ def _compiled(pair: str, topology: str, path: pathlib.Path,
               acceptance: str) -> None:
   """Compiles a case in a process of its own, whose memory is then free."""
   start, size = time.monotonic(), chips.topology(topology).size
-  rows = max(1, size // GROUPS.get(pair, size))
+  rows = size // GROUPS.get(pair, {}).get(topology.split('-')[0], size)
   run = subprocess.run(
       [sys.executable, _cli.ROOT / 'scripts/compile_tpu.py',
        f'--config={_cli.ROOT}/gin/tpu/{pair}.gin', f'--topology={topology}',

@@ -108,13 +108,16 @@ def write(array: Array, block: Array, start: Int[Array, 'B']) -> Array:
   The caller keeps start + N <= S: an update beyond the end would be moved
   back silently, over committed slots. In a loop the slots are written in place;
   on CPU one row at a time, unrolled, a loop over rows and a one-hot select were
-  measured and are no faster from two rows on.
+  measured and are no faster from two rows on. One row alone needs no scatter,
+  for which a TPU may copy its cache into another layout in every round.
   """
   along = axis(array)
   if block.shape[along] > array.shape[along]:
     raise ValueError(
         f'A block of {block.shape[along]} nodes does not fit a cache of '
         f'{array.shape[along]} slots: raise its capacity.')
-  put = lambda row, x, i: jax.lax.dynamic_update_slice_in_dim(
-      row, x, i, along - 1)
-  return jax.vmap(put)(array, block.astype(array.dtype), start)
+  put, block = jax.lax.dynamic_update_slice_in_dim, block.astype(array.dtype)
+  if len(array) == 1:
+    return put(array, block, start[0], along)
+  return jax.vmap(lambda row, x, i: put(row, x, i, along - 1))(
+      array, block, start)
