@@ -31,8 +31,8 @@ HEAD = ('pair', 'slice', 'GiB a chip, the loop', 'exchanged in a round', 'c',
         'verification of 8 over 1', 'a round, ms', 'sampling, acceptance',
         'best gamma, speed-up', 'compile: s, GiB', 'faults of the loop')
 WIDTHS = '1,6,8,16,32'               # drafts of up to 16 tokens are tried
-# Chips that hold a pair: larger slices have several such groups, a row each. For
-# one group of 64 chips Gemma took over 17 GiB to compile.
+# Chips that hold a pair: larger slices have several such groups, a row each.
+# For one group of 64 chips Gemma took over 17 GiB to compile.
 GROUPS = {'gemma2_2b_27b': {'v4': 4, 'v5p': 4, 'v5e': 16, 'v6e': 16}}
 
 
