@@ -12,9 +12,11 @@ changes, give another --rows.
 from __future__ import annotations
 
 import argparse
+import collections
 import importlib.metadata
 import json
 import pathlib
+import re
 import subprocess
 import sys
 import time
@@ -112,9 +114,10 @@ def _cells(pair: str, topology: str, row: dict[str, Any]) -> list[str]:
              f'{row["round_ms"]:.2f}', f'{100 * row["judging"]:.1f} %',
              f'{row["gamma"]}{"+" * (row["gamma"] == row["max_gamma"])}, '
              f'{row["speedup"]:.2f}x']
-  names = [x.split(' = ')[0].split()[-1] for x in loop['faults']]
+  faults = collections.Counter(
+      re.search(r' ([a-z][a-z-]*)\(', x)[1] for x in loop['faults'])
   return [pair, topology, gib(loop['total']), exchanged or 'nothing', *steps,
-          spent, ', '.join(names) or 'none']
+          spent, ', '.join(f'{n} {x}' for x, n in faults.items()) or 'none']
 
 
 def _kept(table: str) -> dict[tuple[str, str], list[str]]:

@@ -83,10 +83,11 @@ def test_what_is_not_known_stays_in_the_table(tmp_path):
 
 
 def test_the_longest_draft_tried_and_faults_are_marked(tmp_path):
-  faults = ['%copy.1 = bf16[4]{0} copy(%p), x=1', 'ROOT %s = token[] send(%q)']
+  faults = ['%copy.1 = bf16[4]{0} copy(%p), x=1', 'ROOT %s = token[] send(%q)',
+            '%copy.2 = bf16[1,4]{1,0:T(8,128)(2,1)} copy(%r), x=1']
   text = tabled(tmp_path, ROW | {
       'jax': '9', 'max_gamma': 6, 'whole loop': PROGRAM | dict(faults=faults)})
-  assert '| 6+, 2.64x | 60, 4.0 | %copy.1, %s |' in text
+  assert '| 6+, 2.64x | 60, 4.0 | 2 copy, 1 send |' in text
 
 
 def test_a_case_that_was_killed_says_so(monkeypatch):
@@ -112,5 +113,5 @@ def test_a_case_that_fails_is_one_line(tmp_path):
   output.write_text(MARKS)
   cli_test.check('tpu_table', [
       ([f'--output={output}', '--pairs=t5_small_xl', '--topologies=v4-4',
-        f'--rows={tmp_path}'], 'v4-4 failed')])
+        f'--rows={tmp_path}'], 'v4-8, v4-16')])
   assert output.read_text() == MARKS
