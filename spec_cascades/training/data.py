@@ -4,6 +4,9 @@ A batch depends on nothing but (seed, step), so a run that resumes at a step
 sees what it would have seen. It is the same for every family of models: inputs,
 and targets that end. What a model makes of it is its own `teacher_forced`: an
 encoder reads the inputs, or they are the prefix that the targets go on from.
+
+Of several processes each reads a part of the texts to train on, and gives its
+tokens to the others: an epoch's order is drawn over all of them.
 """
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from typing import Any, Sequence
 
 import numpy as np
 
+from spec_cascades import hosts
 from spec_cascades.evaluation import asking as asking_lib
 from spec_cascades.evaluation import examples
 from spec_cascades.evaluation import text
@@ -23,6 +27,7 @@ from spec_cascades.training import packing
 from spec_cascades.training import trajectories
 
 TARGET = '{target}'
+ALL = (0, 1)                  # the part of a split that is all of it
 SPLITS = ('train', 'validation', 'test')
 
 
@@ -57,7 +62,7 @@ class ParallelText:
       of a state. Their tokens are the targets, and there are arrays of their
       states. 0: trajectories are not read.
     reader: Reads splits in place of a directory, such as
-      `seqio_lines.SeqioLines`: called with the name of one it gives lines, and
+      `seqio_lines.SeqioLines`: called as `numbered` is it gives the same, and
       it has `splits`.
   """
   directory: str | None
@@ -88,36 +93,52 @@ class ParallelText:
                        'one text a row where there are trajectories.')
 
   def lines(self, split: str) -> list[dict]:
-    """The examples of a split as they are in its file.
+    """The examples of a split in order; see `numbered`."""
+    return [line for _, line in sorted(self.numbered(split),
+                                       key=lambda x: x[0])]
+
+  def numbered(self, split: str, part: tuple[int, int] = ALL
+               ) -> list[tuple[int, dict]]:
+    """Examples of a split as they are in its file, with their numbers.
+
+    Args:
+      split: Its name.
+      part: (i, n): the i-th of n parts, which share no example and together
+        are the split, whatever n is.
 
     Raises:
       ValueError: There is no such file, or a text is missing in it.
     """
     if self.reader is not None:
-      return self.reader(split)
+      return self.reader(split, part)
     more = self.more if split == 'train' else ()
-    return [line for directory in (self.directory, *more)
-            for line in self._read(_path(directory, split))]
+    paths = [_path(directory, split) for directory in (self.directory, *more)]
+    raw = ((f'{path}, line {i}', line) for path in paths
+           for i, line in enumerate(self._raw(path), 1))
+    index, count = part
+    return [(number, self._line(line, where))
+            for number, (where, line) in enumerate(raw)
+            if number % count == index]
 
-  def _read(self, path: pathlib.Path) -> list[dict]:
+  def _raw(self, path: pathlib.Path) -> list[str]:
     if not path.is_file():
       raise ValueError(f'No corpus at {path}; make it with '
                        'scripts/build_corpus.py, or write one JSON object '
                        f'a line with {self.source} and {self.target}.')
     try:
       with path.open(encoding='utf-8') as file:
-        raw = list(file)
+        return list(file)
     except (OSError, UnicodeDecodeError) as error:
       raise ValueError(f"{path} can't be read ({error}); it has to be UTF-8 "
                        'that you may read.') from None
-    lines = [_parsed(x, f'{path}, line {i}') for i, x in enumerate(raw, 1)]
-    for i, line in enumerate(lines, 1):
-      if not all(isinstance(line.get(key), str)
-                 for key in (self.source, self.target)):
-        raise ValueError(f'{path}, line {i} has no text {self.source} or no '
-                         f'text {self.target}; its keys are '
-                         f'{", ".join(line)}.')
-    return lines
+
+  def _line(self, raw: str, where: str) -> dict:
+    line = _parsed(raw, where)
+    if not all(isinstance(line.get(key), str)
+               for key in (self.source, self.target)):
+      raise ValueError(f'{where} has no text {self.source} or no text '
+                       f'{self.target}; its keys are {", ".join(line)}.')
+    return line
 
   @property
   def splits(self) -> tuple[str, ...]:
@@ -128,8 +149,13 @@ class ParallelText:
 
   @functools.cached_property
   def train(self) -> dict[int, dict[str, np.ndarray]]:
-    """The training split, see `bucketed`; `packing.packed` if it is to be."""
-    found, widest = self.bucketed('train'), max(self.buckets)
+    """The training split, see `bucketed`; `packing.packed` if it is to be.
+
+    Where there are several processes, all have to ask: each reads its part.
+    """
+    part, widest = (hosts.index(), hosts.count()), max(self.buckets)
+    found = self._grouped(sum(hosts.exchanged(hosts.together(
+        lambda: self._encoded('train', part))), []))
     if self.guesses and found and not any(
         (x['places'] >= 0).any() for x in found.values()):
       raise ValueError(f'Got guesses={self.guesses}, but no line to train on '
@@ -148,17 +174,31 @@ class ParallelText:
       [n], and `weights` [n, T], 1 where a target is; with `guesses` what
       `trajectories.padded` gives.
     """
-    groups = {width: [] for width in self.buckets}
-    for i, line in enumerate(self.lines(split), 1):
-      where, own = f'{split}.jsonl, line {i}', None
+    return self._grouped(self._encoded(split))
+
+  def _encoded(self, split, part=ALL):
+    """Number, input, target and states of the examples that are not long."""
+    found, widest = [], max(self.buckets)
+    for number, line in self.numbered(split, part):
+      where, own = f'{split}.jsonl, line {number + 1}', None
       if self.guesses:
         own = trajectories.read(line, self.guesses, where)
       target, states = own or (self._answered(line[self.target]), [])
-      pair = self.encode(line[self.source], where), target
-      longest = max(map(len, pair[:1] if self.target_width else pair))
-      width = next((w for w in self.buckets if longest <= w), None)
-      if width is not None and len(target) <= self._target_width(width):
-        groups[width].append((*pair, states))
+      source = self.encode(line[self.source], where)
+      if (len(source) <= widest
+          and len(target) <= self._target_width(widest)):
+        found.append((number, source, target, states))
+    return found
+
+  def _grouped(self, pairs):
+    """Arrays of pairs by bucket, in the order of their numbers."""
+    groups = {width: [] for width in self.buckets}
+    for _, source, target, states in sorted(pairs, key=lambda x: x[0]):
+      longest = len(source)
+      if not self.target_width:
+        longest = max(longest, len(target))
+      width = next(w for w in self.buckets if longest <= w)
+      groups[width].append((source, target, states))
     return {width: self._arrays(rows, width)
             for width, rows in groups.items() if rows}
 

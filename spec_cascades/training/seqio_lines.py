@@ -6,6 +6,8 @@
 
 They are read once, in order and before tokens: batches stay a function of the
 seed and the step, so the step is all of the position that a checkpoint needs.
+Their order takes an example of each of a split's files in turn; of several
+processes each reads its own files, so that there should be as many.
 """
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ class SeqioLines:
 
   Attributes:
     registered: The Task or Mixture; its split and lengths are not used.
-    limit: Examples of a split at most, the first ones; None: all.
+    limit: Examples of a split at most, the first ones, of each of its files as
+      many; None: all.
   """
   registered: seqio_tasks.Registered
   limit: int | None = None
@@ -43,8 +46,9 @@ class SeqioLines:
     return tuple(split for split in data.SPLITS
                  if all(split in task.splits for task in tasks))
 
-  def __call__(self, split: str) -> list[dict]:
-    """The examples of a split; loads TensorFlow.
+  def __call__(self, split: str, part: tuple[int, int] = data.ALL
+               ) -> list[tuple[int, dict]]:
+    """A part's examples, see `data.ParallelText.numbered`; loads TensorFlow.
 
     Raises:
       ValueError: No such Task or split, its files can't be read, or its
@@ -55,17 +59,30 @@ class SeqioLines:
     if split not in self.splits:
       raise ValueError(f'{self.registered.mixture_or_task_name} has no split '
                        f'{split!r}; it has {", ".join(self.splits) or "none"}.')
-    found = seqio.get_mixture_or_task(self.registered.mixture_or_task_name)
-    examples = found.get_dataset(None, split=split, shuffle=False,
-                                 num_epochs=1).as_numpy_iterator()
+    tasks, _ = self.registered.tasks(None)
+    index, count = part
+    files = min(len(task.source.list_shards(split)) for task in tasks)
     try:
-      return [self._line(x) for x in itertools.islice(examples, self.limit)]
+      return [x for file in range(index, files, count)
+              for x in self._file(seqio.ShardInfo(file, files), split)]
     except tensorflow.errors.OpError as error:
       short = ' '.join(str(error.message).split())[:200]
       raise ValueError(
           f"{split} of {self.registered.mixture_or_task_name} can't be read "
           f'({type(error).__name__}: {short}); its files may be damaged: '
           'prepare them again.') from None
+
+  def _file(self, shard, split):
+    """What is in one of a split's files, an example of each in turn."""
+    import seqio  # pylint: disable=g-import-not-at-top
+    found = seqio.get_mixture_or_task(self.registered.mixture_or_task_name)
+    examples = found.get_dataset(
+        None, split=split, shuffle=False, num_epochs=1,
+        shard_info=shard).as_numpy_iterator()
+    numbers = itertools.count(shard.index, shard.num_shards)
+    if self.limit is not None:
+      numbers = range(shard.index, self.limit, shard.num_shards)
+    return [(i, self._line(x)) for i, x in zip(numbers, examples)]
 
   def _line(self, example) -> dict:
     missing = [x for x in TEXTS if x + BEFORE_TOKENS not in example]

@@ -45,6 +45,31 @@ def test_an_epoch_shows_every_pair_once(corpus):
   assert left < sum(corpus.rows(width) for width in corpus.train)
 
 
+@pytest.mark.parametrize('count', [1, 2, 7, 200])
+def test_parts_of_a_split_are_together_the_split(corpus, count):
+  parts = [corpus.numbered('train', (i, count)) for i in range(count)]
+  numbers = [number for part in parts for number, _ in part]
+  assert len(set(map(len, parts))) <= 2 and len(set(numbers)) == len(numbers)
+  both = sorted((x for part in parts for x in part), key=lambda x: x[0])
+  assert both == list(enumerate(corpus.lines('train')))
+
+
+def test_a_part_goes_on_through_more_directories(corpus):
+  more = dataclasses.replace(corpus, more=(corpus.directory,))
+  numbers = [number for number, _ in more.numbered('train', (1, 7))]
+  assert numbers == list(range(1, 240, 7))
+  assert more.lines('train') == 2 * corpus.lines('train')
+
+
+def test_a_part_reads_no_line_of_another(corpus, tmp_path):
+  lines = [json.dumps(x) for x in corpus.lines('train')[:4]]
+  (tmp_path / 'train.jsonl').write_text('\n'.join([*lines, '{', *lines]))
+  mine = dataclasses.replace(corpus, directory=str(tmp_path))
+  assert [i for i, _ in mine.numbered('train', (2, 3))] == [2, 5, 8]
+  with pytest.raises(ValueError, match='line 5 is not JSON'):
+    mine.numbered('train', (0, 2))
+
+
 def test_a_batch_depends_on_seed_and_step_alone(corpus):
   again = data.ParallelText(corpus.directory, corpus.vocabulary,
                             buckets=(24, 48), tokens_per_batch=192)

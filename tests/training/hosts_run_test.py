@@ -1,4 +1,5 @@
 """Training by several processes is training by one, on the devices of all."""
+import dataclasses
 import json
 import signal
 
@@ -28,6 +29,58 @@ def trained(directory, corpus, numbers, count, more='', devices=2):
       count, *command_of(directory, corpus, numbers, more)[1:],
       devices=devices))
   return texts, start.restore(directory / 'run')
+
+
+READ = '''
+import json, sys
+from spec_cascades import hosts
+from spec_cascades.evaluation import text
+from spec_cascades.training import data
+hosts.start(training=True)
+hosts.CHUNK = 1000
+directory, words = sys.argv[1:]
+corpus = data.ParallelText(directory, text.Vocabulary(words), buckets=(24, 48),
+                           tokens_per_batch=192)
+parts, parse = [], data.ParallelText.numbered
+def numbered(self, split, part=data.ALL):
+  found = parse(self, split, part)
+  parts.append([number for number, _ in found])
+  return found
+data.ParallelText.numbered = numbered
+try:
+  batches = [{name: x.tolist() for name, x in corpus.batch(step).items()}
+             for step in (0, corpus.steps_per_epoch + 1)]
+except ValueError as error:
+  batches = str(error)
+print(json.dumps([parts, batches]), flush=True)
+hosts.finish()
+'''
+
+
+def read(count, corpus):
+  """What each process parsed, and what it got to train on."""
+  return [json.loads(out) for out, _ in processes.finish(processes.start(
+      count, '-c', READ, corpus.directory, corpus.vocabulary.path))]
+
+
+def test_each_process_reads_its_part_and_has_all(corpus):
+  alone, = read(1, corpus)
+  each = read(3, corpus)
+  assert [batches for _, batches in each] == 3 * [alone[1]]
+  assert len(alone[1]) == 2
+  (everything,), lines = alone[0], [part for (part,), _ in each]
+  assert everything == list(range(len(corpus.lines('train'))))
+  assert lines == [everything[i::3] for i in range(3)]
+
+
+def test_what_one_process_can_not_read_all_say(corpus, tmp_path):
+  """Line 3 is that of the third process."""
+  lines = [json.dumps(x) for x in corpus.lines('train')]
+  lines[2] = '{}'
+  (tmp_path / 'train.jsonl').write_text('\n'.join(lines), encoding='utf-8')
+  said = {line for _, line in read(3, dataclasses.replace(
+      corpus, directory=str(tmp_path)))}
+  assert len(said) == 1 and 'train.jsonl, line 3 has no text' in said.pop()
 
 
 @pytest.mark.slow

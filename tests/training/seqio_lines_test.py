@@ -1,6 +1,7 @@
 """Training texts from seqio Tasks."""
 import functools
 import json
+import pathlib
 
 import pytest
 
@@ -55,9 +56,31 @@ def corpora(tmp_path_factory):
           damaged, splits=('train',)),
       output_features=dict(inputs=feature, targets=feature),
       preprocessors=[seqio.preprocessors.tokenize])
+  def kept(name, count):
+    """A Task of the first texts in so many files, the i-th text in file i."""
+    texts = [x['inputs'] for x in rows('train').as_numpy_iterator()][:11]
+    files = [str(directory / f'{name}-{i:05}-of-{count:05}')
+             for i in range(count)]
+    for i, file in enumerate(files):
+      with tf.io.TFRecordWriter(file) as writer:
+        for words in texts[i::count]:
+          feature = tf.train.Feature(bytes_list=tf.train.BytesList(
+              value=[words]))
+          writer.write(tf.train.Example(features=tf.train.Features(
+              feature=dict(inputs=feature, targets=feature)
+              )).SerializeToString())
+    shape = tf.io.FixedLenFeature((), tf.string)
+    add(name, source=seqio.TFExampleDataSource(
+        dict(train=files), dict(inputs=shape, targets=shape)),
+        preprocessors=[seqio.preprocessors.tokenize])
+    return files
+
+  kept('lines_test_files', 3)
+  broken = pathlib.Path(kept('lines_test_one_damaged', 4)[1])
+  broken.write_bytes(broken.read_bytes()[:-9])
   yield directory, text.Vocabulary(path)
-  for name in ('lines_test', 'lines_test_textless', 'lines_test_damaged'):
-    seqio.TaskRegistry.remove(name)
+  for name in ('', '_textless', '_damaged', '_files', '_one_damaged'):
+    seqio.TaskRegistry.remove(f'lines_test{name}')
 
 
 def reader(name='lines_test', **kwargs):
@@ -78,6 +101,31 @@ def test_batches_are_those_of_the_same_texts_in_files(corpora):
   marks = lambda corpus: [x['near_duplicate']
                           for x in corpus.lines('validation')]
   assert marks(task) == marks(files) and len(set(marks(task))) == 2
+
+
+@pytest.mark.parametrize('limit', [None, 3, 8])
+@pytest.mark.parametrize('count', [1, 2, 3, 5])
+def test_parts_are_files_and_together_all(corpora, count, limit):
+  """Three files of 4, 4 and 3 lines: an example of each in turn."""
+  directory, _ = corpora
+  want = [json.loads(x)['en'] for x in
+          (directory / 'train.jsonl').read_text().splitlines()][:11]
+  parts = [reader('lines_test_files', limit=limit)('train', (i, count))
+           for i in range(count)]
+  for i, part in enumerate(parts):
+    assert all(number % 3 % count == i for number, _ in part)
+  found = sorted(((number, x['inputs']) for part in parts
+                  for number, x in part))
+  assert found == list(enumerate(want))[:limit]
+
+
+def test_a_part_reads_no_file_of_others(corpora):
+  """The second file is damaged."""
+  del corpora
+  part = reader('lines_test_one_damaged')('train', (0, 2))
+  assert [number for number, _ in part] == [0, 4, 8, 2, 6, 10]
+  with pytest.raises(ValueError, match='DataLossError'):
+    reader('lines_test_one_damaged')('train', (1, 2))
 
 
 def test_a_limit_takes_the_first(corpora):
