@@ -77,8 +77,8 @@ def test_two_processes_give_the_rows_of_one(pair_dir, whole, cache, tmp_path):
 
 # More decodes than can be made in the half minute until a death is noticed.
 LONG = {'EXAMPLES': 200, 'BUCKETS': ((80, 60),),
-        'chow/points.Curve.alphas': tuple(x / 24 for x in range(24))}
-DECODES = 200 * (24 + 2)
+        'chow/points.Curve.alphas': tuple(x / 96 for x in range(96))}
+DECODES = 200 * (96 + 2)
 
 
 def killed(pair_dir, out, cache, count, victim):
