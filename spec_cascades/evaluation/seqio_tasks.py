@@ -1,8 +1,9 @@
 """Which seqio Tasks are evaluated: `Registered`, or anything with its members.
 
   lengths: Most tokens of each feature, as seqio wants them; None: no limit.
-  tasks(vocabulary): The Tasks, registered, for models with that vocabulary, and
-    the split that is meant.
+  whole(vocabulary): The Task or Mixture, registered, for models with that
+    vocabulary.
+  tasks(vocabulary): The Tasks that it consists of, and the split that is meant.
 
 So is `sources.Public`. TensorFlow is loaded when functions are called.
 """
@@ -31,7 +32,7 @@ class Registered:
   split: str = 'test'
   lengths: Mapping[str, int] | None = None
 
-  def tasks(self, vocabulary: Any) -> tuple[list[Any], str]:
+  def whole(self, vocabulary: Any) -> Any:
     """ValueError if there is no such module or name."""
     del vocabulary
     import seqio  # pylint: disable=g-import-not-at-top
@@ -47,8 +48,12 @@ class Registered:
           f'No Task or Mixture {self.mixture_or_task_name!r}; registered are '
           f'{", ".join(sorted(names)) or "none"}. Name the module that '
           'registers it.')
-    return list(seqio.get_subtasks(
-        seqio.get_mixture_or_task(self.mixture_or_task_name))), self.split
+    return seqio.get_mixture_or_task(self.mixture_or_task_name)
+
+  def tasks(self, vocabulary: Any) -> tuple[list[Any], str]:
+    """ValueError if there is no such module or name."""
+    import seqio  # pylint: disable=g-import-not-at-top
+    return list(seqio.get_subtasks(self.whole(vocabulary))), self.split
 
 
 def same_tokens(vocabulary: Any) -> Any:

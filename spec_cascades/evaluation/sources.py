@@ -147,6 +147,11 @@ class Public:
     from spec_cascades.data import public_datasets  # It loads TensorFlow.
     return public_datasets.find(self.dataset).lengths(self.style)
 
+  def whole(self, vocabulary: Any) -> Any:
+    """Registers the seqio Task of a vocabulary."""
+    (task,), _ = self.tasks(vocabulary)
+    return task
+
   def tasks(self, vocabulary: Any) -> tuple[list[Any], str]:
     """Registers the seqio Task of a vocabulary; gives it and the split."""
     from spec_cascades.data import public  # It loads TensorFlow.

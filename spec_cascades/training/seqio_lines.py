@@ -12,11 +12,12 @@ processes each reads its own files, so that there should be as many.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
+from typing import Any
 
 from spec_cascades import check
 from spec_cascades.evaluation import host_tensorflow
-from spec_cascades.evaluation import seqio_tasks
 from spec_cascades.training import data
 
 TEXTS = ('inputs', 'targets')
@@ -28,12 +29,15 @@ class SeqioLines:
   """`inputs` and `targets` of a split's examples, as texts.
 
   Attributes:
-    registered: The Task or Mixture; its split and lengths are not used.
+    registered: The Task or Mixture, see `seqio_tasks`; its split and lengths
+      are not used.
     limit: Examples of a split at most, the first ones, of each of its files as
       many; None: all.
+    vocabulary: For `sources.Public`, whose Task is made for one.
   """
-  registered: seqio_tasks.Registered
+  registered: Any
   limit: int | None = None
+  vocabulary: Any = None
 
   def __post_init__(self):
     if self.limit is not None:
@@ -42,9 +46,18 @@ class SeqioLines:
   @property
   def splits(self) -> tuple[str, ...]:
     """Those of train, validation and test that it has."""
-    tasks, _ = self.registered.tasks(None)
     return tuple(split for split in data.SPLITS
-                 if all(split in task.splits for task in tasks))
+                 if all(split in task.splits for task in self._tasks))
+
+  @functools.cached_property
+  def _whole(self):
+    host_tensorflow.load()
+    return self.registered.whole(self.vocabulary)
+
+  @property
+  def _tasks(self):
+    import seqio  # pylint: disable=g-import-not-at-top
+    return list(seqio.get_subtasks(self._whole))
 
   def __call__(self, split: str, part: tuple[int, int] = data.ALL
                ) -> list[tuple[int, dict]]:
@@ -57,26 +70,23 @@ class SeqioLines:
     tensorflow = host_tensorflow.load()
     import seqio  # pylint: disable=g-import-not-at-top
     if split not in self.splits:
-      raise ValueError(f'{self.registered.mixture_or_task_name} has no split '
-                       f'{split!r}; it has {", ".join(self.splits) or "none"}.')
-    tasks, _ = self.registered.tasks(None)
+      raise ValueError(f'{self._whole.name} has no split {split!r}; it has '
+                       f'{", ".join(self.splits) or "none"}.')
     index, count = part
-    files = min(len(task.source.list_shards(split)) for task in tasks)
+    files = min(len(task.source.list_shards(split)) for task in self._tasks)
     try:
       return [x for file in range(index, files, count)
               for x in self._file(seqio.ShardInfo(file, files), split)]
     except tensorflow.errors.OpError as error:
       short = ' '.join(str(error.message).split())[:200]
       raise ValueError(
-          f"{split} of {self.registered.mixture_or_task_name} can't be read "
+          f"{split} of {self._whole.name} can't be read "
           f'({type(error).__name__}: {short}); its files may be damaged: '
           'prepare them again.') from None
 
   def _file(self, shard, split):
     """What is in one of a split's files, an example of each in turn."""
-    import seqio  # pylint: disable=g-import-not-at-top
-    found = seqio.get_mixture_or_task(self.registered.mixture_or_task_name)
-    examples = found.get_dataset(
+    examples = self._whole.get_dataset(
         None, split=split, shuffle=False, num_epochs=1,
         shard_info=shard).as_numpy_iterator()
     numbers = itertools.count(shard.index, shard.num_shards)
@@ -88,8 +98,7 @@ class SeqioLines:
     missing = [x for x in TEXTS if x + BEFORE_TOKENS not in example]
     if missing:
       raise ValueError(
-          f'{self.registered.mixture_or_task_name} keeps no text of '
-          f'{", ".join(missing)}; its preprocessors need seqio.preprocessors'
-          '.tokenize, which does.')
+          f'{self._whole.name} keeps no text of {", ".join(missing)}; its '
+          'preprocessors need seqio.preprocessors.tokenize, which does.')
     line = {x: example[x + BEFORE_TOKENS].decode('utf-8') for x in TEXTS}
     return line | dict(near_duplicate=bool(example.get('near_duplicate')))

@@ -58,8 +58,8 @@ def folder(tmp_path_factory):
   directory = tmp_path_factory.mktemp('texts')
   states = [[0, [5, 6, 7, 8, 9]], [1, [6, 7, 8, 9, 1]]]
   line = {'en': 'Open it.', 'de': 'Mach auf.', 'document': 'Opens it.',
-          'synopsis': 'opener', trajectories.KEY: dict(
-              tokens=[5, 6, 7, 1], states=states)}
+          'synopsis': 'opener', 'inputs': 'Open it.', 'targets': 'Mach auf.',
+          trajectories.KEY: dict(tokens=[5, 6, 7, 1], states=states)}
   for split in data.SPLITS:
     (directory / f'{split}.jsonl').write_text(f'{json.dumps(line)}\n' * 3)
   return directory
@@ -118,7 +118,8 @@ def made(name, folder, *bindings):
       assert type(known) is type(plain(run.lm))
       assert known.vocab_size == run.lm.vocab_size
   teacher = run.teacher and plain(run.lm)
-  texts = dataclasses.replace(run.corpus, directory=str(folder), more=())
+  texts = dataclasses.replace(run.corpus, directory=str(folder), more=(),
+                              reader=None)
   return run, sums_of(run.lm, teacher, run.objective, run.distillation, texts)
 
 
