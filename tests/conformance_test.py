@@ -16,8 +16,8 @@ from spec_cascades import drafters as drafters_lib
 from spec_cascades.drafters import (
     adaptive, chain, eagle, eagle_tree, early_exit, horizontal, hydra_plus,
     jacobi, lookahead, masked, medusa, ngram, null, ouroboros, pipelined,
-    retrieval, space, specinfer, spectr, suffixes, tracking, tree, triforce,
-    vertical)
+    recycling, retrieval, space, specinfer, spectr, suffixes, tracking, tree,
+    triforce, vertical)
 from spec_cascades.models import (
     counts, features, heads, layered, masks, recompute, table, toy)
 from spec_cascades.warp import Warp
@@ -67,6 +67,7 @@ DRAFTERS = dict(
     Pipelined=((pipelined.Pipelined(LM, 1, 2),) * 2, Q),
     NGram=((ngram.NGram(3, 1),) * 2, None),
     Jacobi=((jacobi.Jacobi(3),) * 2, None),
+    Recycling=((recycling.Recycling(5, (3, 2)),) * 2, None),
     Retrieval=((retrieval.Retrieval(3, 6, 4, 4),) * 2,
                suffixes.index(np.arange(40) ** 2 % 5)),
     Medusa=((medusa.Medusa(HYDRA, PATHS),) * 2, BESIDE[HYDRA]),

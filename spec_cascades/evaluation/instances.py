@@ -133,10 +133,11 @@ CURVES = dict(
     spectr=(), specinfer=('drafter_boosted',), medusa=('medusa',),
     hydra=('hydra',), hydra_plus=('hydra_plus',), eagle=('eagle',),
     eagle_tree=('eagle',), eagle3=('eagle3',), eagle3_tree=('eagle3',),
-    jacobi=(), lookahead=(), masks=('pass',), space=('pass',), ouroboros=(),
-    warm=('datastore',), unigrams=('unigrams',), bigrams=('bigrams',),
-    trigrams=('trigrams',), ngram=(), rest=('datastore',), cascade=(),
-    horizontal=(), skip=(), sublayers=('sublayers',), exit=(), pipelined=())
+    jacobi=(), lookahead=(), recycling=(), masks=('pass',), space=('pass',),
+    ouroboros=(), warm=('datastore',), unigrams=('unigrams',),
+    bigrams=('bigrams',), trigrams=('trigrams',), ngram=(),
+    rest=('datastore',), cascade=(), horizontal=(), skip=(),
+    sublayers=('sublayers',), exit=(), pipelined=())
 OWN = dict(joint='medusa_joint', space='space', cllm='cllm', exit='layerskip')
 
 

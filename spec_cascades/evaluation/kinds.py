@@ -25,6 +25,7 @@ from spec_cascades.drafters import ouroboros
 from spec_cascades.drafters import paths
 from spec_cascades.drafters import phrases
 from spec_cascades.drafters import pipelined
+from spec_cascades.drafters import recycling
 from spec_cascades.drafters import retrieval
 from spec_cascades.drafters import space
 from spec_cascades.drafters import specinfer
@@ -229,6 +230,13 @@ def _lookahead(pair, gamma, part):
   return lookahead.Lookahead(size, window=5, order=gamma + 1, guesses=5), None
 
 
+def _recycling(pair, gamma, part):
+  """A tree, gamma deep, of the verifier's latest best successors."""
+  del part
+  size = pair.verifier.lm.vocab_size
+  return recycling.Recycling(size, (4, 2, *(1,) * gamma)[:gamma]), None
+
+
 def _rest(pair, gamma, store):
   """Up to gamma tokens that a datastore has behind the text, in a tree."""
   del pair
@@ -372,6 +380,7 @@ KINDS = dict(
     jacobi=Kind(lambda pair, gamma, part: (jacobi.Jacobi(gamma), None), False,
                 False),
     lookahead=Kind(_lookahead, False, False),
+    recycling=Kind(_recycling, False, False),
     space=Kind(_space, small=False, read=_masks, needs=_MASKS),
     rest=Kind(_rest, False, False, _datastore,
               'a datastore of scripts/build_datastore.py'),
