@@ -196,6 +196,22 @@ def own_params(drafter: Any, params: Any) -> None:
                      'lm.pack.')
 
 
+def own_vocabulary(drafter: Any, feedback: Any) -> None:
+  """Refuses a drafter that was told of another number of tokens."""
+  if (size := feedback.logits.shape[-1]) != drafter.vocab_size:
+    raise ValueError(f'vocab_size of {type(drafter).__name__} is '
+                     f"{drafter.vocab_size}; allowed: the verifier's, {size}.")
+
+
+def lagging(holder: Any, drafter: Any, tokens: int) -> Any:
+  """A drafter that another one holds, for a cache that may lack tokens."""
+  if not hasattr(drafter, 'lagging'):
+    raise ValueError(f'{type(holder).__name__} got {type(drafter).__name__}, '
+                     'which has no `lagging`; allowed: drafters that need '
+                     'tokens alone, such as Chain, Vertical and NGram.')
+  return drafter.lagging(tokens)
+
+
 def target_cache(drafter: Any, ctx: Any) -> Any:
   """The verifier's cache; refuses a drafter that is used where there is none.
   """

@@ -57,7 +57,8 @@ class Horizontal:
 
   def lagging(self, tokens: int) -> Horizontal:
     """The same for caches that may lack the last committed tokens."""
-    return Horizontal(self.first.lagging(tokens), self.second.lagging(tokens))
+    return Horizontal(check.lagging(self, self.first, tokens),
+                      check.lagging(self, self.second, tokens))
 
   def init(self, params: Any, prompt: types.Prompt, hidden: Any,
            capacity: int) -> Parts:
@@ -68,11 +69,7 @@ class Horizontal:
         prompt and tokens to go on behind another one.
     """
     check.own_params(self, params)
-    for drafter in (self.first, self.second):
-      if not hasattr(drafter, 'lagging'):
-        raise ValueError(f'Horizontal got {type(drafter).__name__}; allowed: '
-                         'drafters of chains that need tokens alone, such as '
-                         'Chain, Vertical and NGram.')
+    self.lagging(0)                    # can they, and those that they hold?
     zero = jnp.zeros_like(prompt.prefix_lengths)
     return Parts(self.first.init(params[0], prompt, hidden, capacity),
                  self.second.init(params[1], prompt, hidden, capacity), zero,

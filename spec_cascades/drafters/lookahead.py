@@ -89,6 +89,7 @@ class Lookahead(Stateless):
               feedback: types.Feedback) -> Pool:
     """Files the n-grams that the newest trajectory has completed."""
     del params
+    check.own_vocabulary(self, feedback)
     new = jnp.argmax(feedback.logits[:, -self.window:], -1).astype(jnp.int32)
     levels = jnp.concatenate([state.levels, new[:, None]], 1)   # [B, N, W]
     live = types.rows(feedback.live, levels)

@@ -10,10 +10,11 @@ from jaxtyping import Array, Int, Key
 from spec_cascades import check
 from spec_cascades import struct
 from spec_cascades import types
+from spec_cascades.drafters.stateless import Stateless
 
 
 @struct.dataclass
-class Recycling(struct.Fixed):
+class Recycling(Stateless):
   """Looks up a static tree in the verifier's latest best successors.
 
   An adjacency matrix [V, k] has for each token the k best next tokens, best
@@ -81,9 +82,7 @@ class Recycling(struct.Fixed):
               feedback: types.Feedback) -> Int[Array, 'B V K']:
     """Rows of all scored tokens; of a token's several nodes, the last."""
     del params
-    if (size := feedback.logits.shape[-1]) != self.vocab_size:
-      raise ValueError(f'vocab_size of Recycling is {self.vocab_size}; '
-                       f"allowed: the verifier's, {size}.")
+    check.own_vocabulary(self, feedback)
     tokens = feedback.draft.tree.tokens
     best = jax.lax.top_k(feedback.logits, state.shape[-1])[1]
     again = jnp.triu(tokens[:, :, None] == tokens[:, None], 1).any(-1)

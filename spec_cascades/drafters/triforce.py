@@ -70,7 +70,7 @@ class TriForce(Line, Keeping):
     """The same where the inner drafter's cache may lack the last tokens."""
     if self.drafter is None:
       return self
-    return self.replace(drafter=self.drafter.lagging(tokens))
+    return self.replace(drafter=check.lagging(self, self.drafter, tokens))
 
   def init(self, params: Any, prompt: types.Prompt, hidden: Any,
            capacity: int) -> Chosen:

@@ -55,7 +55,7 @@ class Vertical(Line, Keeping):
     The model reads them in one more call a round.
     """
     return self.replace(late=self.late + tokens,
-                        drafter=self.drafter.lagging(tokens))
+                        drafter=check.lagging(self, self.drafter, tokens))
 
   def init(self, params: Any, prompt: types.Prompt, hidden: Any,
            capacity: int) -> Levels:

@@ -6,8 +6,8 @@ import pytest
 
 from spec_cascades import decode, targets, types, verify
 from spec_cascades.drafters import (
-    adaptive, chain, early_exit, horizontal, lookahead, ngram, null, tree,
-    vertical)
+    adaptive, chain, early_exit, horizontal, lookahead, ngram, null,
+    recycling, tree, vertical)
 from spec_cascades.models import prefill, toy
 from spec_cascades.warp import Warp
 from tests.common import (
@@ -148,18 +148,23 @@ def test_each_learns_of_its_own_drafts_only():
   assert after.second.cache.length.tolist() == [4, 5, 7]
 
 
+SMALL_TREE = tree.Tree(LM, (-1, 0, 0))
 EARLY = early_exit.EarlyExit(chain.Chain(LM, 2), 1)
 
 
-@pytest.mark.parametrize('drafter,rule,match', [
-    (BOTH(chain.Chain(LM, 1), LOOKUP), CHOW, 'no q of deterministic'),
-    (BOTH(chain.Chain(LM, 1), lookahead.Lookahead(5, 2, 3, 1, 8)), LOSSLESS,
+@pytest.mark.parametrize('drafter,params,rule,match', [
+    (BOTH(chain.Chain(LM, 1), LOOKUP), (Q, None), CHOW,
+     'no q of deterministic'),
+    (BOTH(chain.Chain(LM, 1), lookahead.Lookahead(5, 2, 3, 1, 8)), (Q, None),
+     LOSSLESS, 'got .deterministic. drafts, chain=False'),
+    (BOTH(recycling.Recycling(5), LOOKUP), (None, None), LOSSLESS,
      'got .deterministic. drafts, chain=False'),
-    (BOTH(chain.Chain(LM, 1), tree.Tree(LM, (-1, 0, 0))), LOSSLESS,
-     'got Tree; allowed'),
-    (BOTH(chain.Chain(LM, 1), EARLY), LOSSLESS, 'put it first')])
-def test_what_does_not_go_together_is_refused(drafter, rule, match):
+    (BOTH(chain.Chain(LM, 1), SMALL_TREE), (Q, Q), LOSSLESS,
+     'Horizontal got Tree, which has no `lagging`; allowed'),
+    (BOTH(vertical.Vertical(LM, SMALL_TREE, 2), LOOKUP), ((Q, Q), None),
+     LOSSLESS, 'Vertical got Tree, which has no `lagging`; allowed'),
+    (BOTH(chain.Chain(LM, 1), EARLY), (Q, Q), LOSSLESS, 'put it first')])
+def test_what_does_not_go_together_is_refused(drafter, params, rule, match):
   spec = decode.GenSpecSample(LM, drafter, 12, eos=-1)
   with pytest.raises(ValueError, match=match):
-    own = None if isinstance(drafter.second, lookahead.Lookahead) else Q
-    spec(P, (Q, own), PROMPT, keys(3), rule, Warp())
+    spec(P, params, PROMPT, keys(3), rule, Warp())

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from spec_cascades import decode, targets, types, verify
-from spec_cascades.drafters import recycling
+from spec_cascades.drafters import lookahead, recycling
 from spec_cascades.warp import Warp
 from tests.common import LEVEL, LM, P, RAGGED, keys, law_test
 
@@ -60,6 +60,9 @@ def test_sampled_rows_follow_the_exact_joint():
 
 
 @pytest.mark.parametrize('call,match', [
+    (lambda: spec(lookahead.Lookahead(9, 2, 3, 1, 8))(
+        P, None, RAGGED, keys(3), LOSSLESS, Warp()),
+     "vocab_size of Lookahead is 9; allowed: the verifier's, 5"),
     (lambda: recycling.Recycling(5, (3, 6)), 'branching of Recycling is 6'),
     (lambda: recycling.Recycling(5, ()), 'draft length'),
     (lambda: spec(recycling.Recycling(4))(
