@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import errno
 import functools
 import itertools
 import pathlib
@@ -15,6 +16,10 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 PREFIX = '--gin.'
 FIELD = re.compile(r'\{\w+\}')        # a template begins with its field
+# Errors of the system that are of a file's name, and those without a number.
+OF_INPUT = (None, errno.ENOENT, errno.EEXIST, errno.ENOTDIR, errno.EISDIR,
+            errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG,
+            errno.ELOOP, errno.EINVAL)
 UNSET = re.compile(r'(\w+)/macro\.value set to `%gin\.REQUIRED`')
 
 
@@ -56,7 +61,9 @@ def join(flags: argparse.Namespace, *, training: bool = False) -> None:
 def run(main: Callable[[Sequence[str]], None]) -> None:
   """Calls main; input that can't be used ends in one line and exit code 2.
 
-  Of several processes the others end soon after one that failed.
+  What the same command may get past, such as a network or other processes that
+  are not there yet, ends in one line and exit code 3. Of several processes the
+  others end soon after one that failed.
   """
   name = pathlib.Path(sys.argv[0]).name
   try:
@@ -65,7 +72,7 @@ def run(main: Callable[[Sequence[str]], None]) -> None:
       hosts.finish()
   except (ValueError, OSError) as error:
     print(f'{name}: {one_line(error)}', file=sys.stderr)
-    _leave(2)
+    _leave(3 if _passing(error) else 2)
   except KeyboardInterrupt:
     print(f'\n{name}: interrupted.', file=sys.stderr)
     _leave(130)
@@ -78,6 +85,13 @@ def run(main: Callable[[Sequence[str]], None]) -> None:
       hosts.leave(3)
     traceback.print_exc()
     hosts.leave(1)
+
+
+def _passing(error: ValueError | OSError) -> bool:
+  """Whether it is of the machine or its network, and not of the input."""
+  return not isinstance(error, ValueError) and (
+      isinstance(error, (ConnectionError, TimeoutError))
+      or error.errno not in OF_INPUT)
 
 
 def _hosts() -> Any:

@@ -22,17 +22,22 @@ import _cli
 Job = tuple[Sequence[str], list[str]]     # gin files, and bindings
 
 
-def main(args: Sequence[str]) -> None:
-  parser = _cli.Parser(
+def parser() -> _cli.Parser:
+  """Of this script's flags."""
+  found = _cli.Parser(
       description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
       epilog='Any name in the gin file can be set with --gin.NAME=VALUE, for '
       'example --gin.OUTPUT_DIR=runs/other --gin.EXAMPLES=50')
-  add_sweeps(parser)
-  parser.add_argument('--profile', metavar='DIR', help='write a trace for '
-                      'xprof there, and say where the time went; for a few '
-                      'EXAMPLES')
-  _cli.add_hosts(parser)
-  flags, bindings = _cli.parse(parser, args)
+  add_sweeps(found)
+  found.add_argument('--profile', metavar='DIR', help='write a trace for '
+                     'xprof there, and say where the time went; for a few '
+                     'EXAMPLES')
+  _cli.add_hosts(found)
+  return found
+
+
+def main(args: Sequence[str]) -> None:
+  flags, bindings = _cli.parse(parser(), args)
   _cli.join(flags)
   jobs = named(flags, bindings)
   if jobs[1:]:               # before the first one compiles anything

@@ -59,6 +59,7 @@ def start(coordinator: str | None = None, num_processes: int | None = None,
 
   Raises:
     ValueError: Some of the three are given and not all, or they can't be.
+    ConnectionError: The others did not come, which may pass.
   """
   given = _completed(environ, coordinator=coordinator,
                      num_processes=num_processes, process_id=process_id)
@@ -73,9 +74,10 @@ def start(coordinator: str | None = None, num_processes: int | None = None,
         *given, initialization_timeout=wait,
         heartbeat_timeout_seconds=HEARTBEAT,
         cluster_detection_method=None if given == (None,) * 3 else 'deactivate')
-  except (RuntimeError, TypeError, ValueError) as error:
+  except (OSError, RuntimeError, TypeError, ValueError) as error:
     line = ' '.join(str(error).split())[:200]
-    raise ValueError(
+    given_wrong = isinstance(error, (TypeError, ValueError))
+    raise (ValueError if given_wrong else ConnectionError)(
         f'The processes did not come together within {wait} s ({line}); check '
         'that every host runs the same command, and the coordinator '
         f'{given[0] or AUTO}.') from None

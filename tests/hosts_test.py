@@ -125,6 +125,30 @@ hosts.finish()
 '''
 
 
+APART = '''
+import sys
+sys.path.insert(0, 'scripts')
+import _cli, jax
+from spec_cascades import hosts
+def initialize(*args, **kwargs):
+  raise {}
+jax.distributed.initialize = initialize
+_cli.run(lambda args: hosts.start('localhost:1', 2, 1))
+'''
+
+
+@pytest.mark.parametrize('error,code', [
+    ("RuntimeError('DEADLINE_EXCEEDED: Barrier timed\\nout')", 3),
+    ("OSError('metadata')", 3), ("ValueError('no coordinator')", 2)])
+def test_others_that_do_not_come_are_no_bad_input(error, code):
+  done = subprocess.run(
+      [sys.executable, '-c', APART.replace('{}', error)], text=True,
+      cwd=processes.ROOT, capture_output=True)
+  assert done.returncode == code, done.stderr
+  assert done.stderr.count('\n') == 1, done.stderr
+  assert 'did not come together' in done.stderr
+
+
 def test_two_processes_talk():
   first, second = [json.loads(out) for out, _ in processes.finish(
       processes.start(2, '-c', TALK, devices=2))]

@@ -2,11 +2,14 @@
 
   python scripts/tpu/launch.py sweep --name=curve --project=PROJECT \\
     --zone=us-west4-a --type=v5litepod-16 --spot --output=collected -- \\
-    --gin_file=gin/sweeps/quickstart.gin
+    --gin_file=gin/sweeps/quickstart.gin \\
+    --gin_file=gin/executors/mesh.gin --gin.MODEL=4
 
-What follows -- goes to scripts/sweep.py on every host; its OUTPUT_DIR must lie
-under runs/, which is copied to --output now and then, and back to a host that
-has none. A slice that was taken away is asked for again and the sweep goes on.
+decodes on all four chips of each host; without the mesh, on one of them. What
+follows -- goes to scripts/sweep.py on every host, which has what is committed
+here; its OUTPUT_DIR must lie under runs/, which is copied to --output now and
+then, and back to a host that has none. A slice that was taken away is asked for
+again and the sweep goes on.
 --dry_run prints every command and runs nothing. Actions:
   create   asks for the slices and waits until they are there
   setup    copies this checkout's HEAD to each host and installs it
@@ -21,7 +24,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import pathlib
-import re
 import shlex
 import sys
 import tempfile
@@ -30,13 +32,15 @@ from typing import Sequence
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import _cli  # noqa: E402
+import checks  # noqa: E402
 import slices as lib  # noqa: E402
 
 FOLDER = 'spec_cascades'               # on a host, under its home directory
 ARCHIVE = 'spec_cascades.tgz'
 READY = f'~/{FOLDER}/.ready'           # is there once a host is set up
-PYTHON = ('command -v python3.11 >/dev/null || (sudo apt-get update -q && '
-          'sudo apt-get install -y -q python3.11 python3.11-venv)')
+APT = 'sudo apt-get -q -o DPkg::Lock::Timeout=600'   # others install, too
+PYTHON = (f'command -v python3.11 >/dev/null || ({APT} update && '
+          f'{APT} install -y python3.11 python3.11-venv)')
 PORT = 6379                            # of Ray's head
 BAD_INPUT = 2                          # exit code of our scripts
 RETRIED = 5                            # starts in a row that decode nothing
@@ -95,15 +99,21 @@ def report(found: Sequence[lib.Ended], what: str) -> None:
                      f'{"; ".join(map(str, failed))}')
 
 
-def create(launch: Launch, some: Sequence[lib.Slice]) -> None:
+def create(launch: Launch, some: Sequence[lib.Slice], *,
+           patient: bool = False) -> None:
   """Asks for slices that are not there, and waits.
+
+  Args:
+    launch: What the flags say.
+    some: Of its slices.
+    patient: Ask again if gcloud fails to say what is there to begin with.
 
   Raises:
     ValueError: One can't be asked for, or failed for good.
   """
   gcloud, asked = launch.gcloud, 0
   for one in some:
-    found = lib.MISSING if gcloud.dry_run else lib.state(gcloud, one)
+    found = lib.MISSING if gcloud.dry_run else _state(launch, one, patient)
     while found != lib.ACTIVE:
       if found in lib.LOST:
         if asked > launch.restarts:
@@ -116,20 +126,36 @@ def create(launch: Launch, some: Sequence[lib.Slice]) -> None:
         asked += 1
       else:
         time.sleep(launch.poll)
-      before, found = found, lib.state(gcloud, one)
+      before, found = found, _state(launch, one, True)
       if found != before and not gcloud.dry_run:
         gcloud.say(f'# {one.name}: {found}')
 
 
+def _state(launch: Launch, one: lib.Slice, patient: bool) -> str:
+  """Of a slice; if patient, asked RETRIED times more where it's not known."""
+  for _ in range(RETRIED * patient):
+    try:
+      return lib.state(launch.gcloud, one)
+    except ValueError as error:
+      launch.gcloud.say(f'# {error}')
+      time.sleep(launch.poll)
+  return lib.state(launch.gcloud, one)
+
+
 def unready(launch: Launch) -> list[lib.Slice]:
-  """Slices with a host that says that its set-up has not come to its end."""
+  """Slices with a host that does not say that its set-up came to its end.
+
+  None if one was lost, which has to be asked for first.
+  """
   hosts = launch.hosts(launch.slices)
   found = launch.watched({
       f'{one.name} host {i}': one.on_host(i, f'test ! -e {READY} || echo ready')
       for one, i in hosts}, quiet=True)
+  if any(x.code for x in found) and lost(launch):
+    return []
   return list(dict.fromkeys(
       one for (one, _), x in zip(hosts, found)
-      if not x.code and 'ready' not in x.lines))
+      if x.code or 'ready' not in x.lines))
 
 
 def setup(launch: Launch, some: Sequence[lib.Slice]) -> None:
@@ -156,7 +182,9 @@ def setup(launch: Launch, some: Sequence[lib.Slice]) -> None:
            f'rm -f {READY}', f'tar -xzf {ARCHIVE} -C {FOLDER}', f'cd {FOLDER}',
            '[ -d runs ] || [ ! -d ../runs ] || mv ../runs .',
            *(f'. scripts/setup.sh {name}' for name in wanted),
-           *filter(None, [launch.setup]), f'touch {READY}']
+           # A shell of its own, whose exit code counts: of A && B, too.
+           *[shlex.join(['bash', '-ec', launch.setup])] * bool(launch.setup),
+           f'touch {READY}']
   launch.everywhere(some, '; '.join(steps), 'Set-up')
 
 
@@ -233,35 +261,63 @@ def sweep(launch: Launch) -> None:
   """Everything, again and again, until the sweep is done.
 
   Raises:
-    ValueError: It can't go on: says what each host said last.
+    ValueError: It can't go on: says what each host said last, of the sweep or
+      of its set-up.
   """
   restarts = fruitless = 0
   before = _size(launch.output)
   while True:
-    create(launch, launch.slices)
+    create(launch, launch.slices, patient=restarts > 0)
+    failed = None
     try:
       setup(launch, unready(launch))
       found = run(launch)
     except ValueError as error:
-      time.sleep(launch.poll)          # until a loss shows in the states
-      if not lost(launch):
-        raise
-      found = [lib.Ended('the start', 1, [str(error)])]
-    if launch.gcloud.dry_run or not any(x.code for x in found):
+      failed, found = error, [lib.Ended('the start', 1, [str(error)])]
+    if launch.gcloud.dry_run:
+      return _say_what_a_loss_takes(launch)
+    if not any(x.code for x in found):
       return
+    time.sleep(launch.poll)            # until a loss shows, or it has passed
     gone = lost(launch)
     fruitless = 0 if _size(launch.output) > before or gone else fruitless + 1
     before, restarts = _size(launch.output), restarts + 1
     if not gone and (found[0].code == BAD_INPUT or fruitless == RETRIED
                      or restarts > launch.restarts):
+      if failed:
+        raise failed
       report(found, 'The sweep')
     for line in [f'{one.name} was taken away' for one in gone] or map(
         str, (x for x in found if x.code)):
       launch.gcloud.say(f'# {line}; the sweep goes on')
 
 
+def _say_what_a_loss_takes(launch: Launch) -> None:
+  """Comments with what is run when slices are taken away."""
+  launch.gcloud.say('# A slice that is taken away, before its set-up:')
+  for one in launch.slices:
+    for args in (one.delete(), one.create()):
+      launch.gcloud.say(f'# {shlex.join(["gcloud", *args])}')
+
+
 def _size(folder: pathlib.Path) -> int:
   return sum(x.stat().st_size for x in folder.rglob('*.jsonl'))
+
+
+def delete(launch: Launch) -> None:
+  """Gives the slices back; ValueError names those that it could not."""
+  failed = [x for x in launch.gcloud.together(
+      {one.name: one.delete() for one in launch.slices}) if x.code]
+  if failed:
+    raise ValueError(f'Not given back: {"; ".join(map(str, failed))}')
+
+
+def remind(launch: Launch) -> None:
+  """Says what still may cost money, and how to give it back."""
+  if not launch.gcloud.dry_run:
+    launch.gcloud.say('# What was asked for costs money until given back:')
+    for one in launch.slices:
+      launch.gcloud.say(shlex.join(['gcloud', *one.delete()]))
 
 
 def _flags(args: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -296,8 +352,7 @@ def _flags(args: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 
 
 def _launch(flags: argparse.Namespace, rest: list[str]) -> Launch:
-  if flags.slices < 1:
-    raise ValueError(f'Got --slices {flags.slices}; allowed: 1 or more.')
+  checks.numbers(flags)
   names = [flags.name] if flags.slices == 1 else [
       f'{flags.name}-{i}' for i in range(flags.slices)]
   made = [lib.Slice(name, flags.project, flags.zone, flags.type, flags.runtime,
@@ -306,12 +361,8 @@ def _launch(flags: argparse.Namespace, rest: list[str]) -> Launch:
     raise ValueError(f'Got {flags.slices} slices of {flags.type}, which has '
                      f'{made[0].hosts} hosts; allowed for several: one host '
                      'each, such as v4-8, v5litepod-8 or v6e-8.')
-  if flags.action in ('run', 'sweep') and not any(
-      x.startswith(('--gin_file', '--config')) for x in rest):
-    raise ValueError('Nothing to run; give the flags of scripts/sweep.py '
-                     'behind --.')
-  if wrong := [x for x in flags.env if not re.match(r'[A-Za-z_]\w*=', x)]:
-    raise ValueError(f'Got --env {wrong[0]!r}; allowed: NAME=VALUE.')
+  checks.sweep(flags, rest)
+  checks.output(flags)
   return Launch(lib.Gcloud(flags.dry_run), made, rest,
                 pathlib.Path(flags.output).expanduser(), flags.env, flags.setup,
                 flags.poll, flags.collect_every, flags.restarts)
@@ -320,6 +371,14 @@ def _launch(flags: argparse.Namespace, rest: list[str]) -> Launch:
 def main(args: Sequence[str]) -> None:
   flags, rest = _flags(args)
   launch = _launch(flags, rest)
+  try:
+    _act(flags, launch)
+  except BaseException:                # an interrupt, too
+    remind(launch)
+    raise
+
+
+def _act(flags: argparse.Namespace, launch: Launch) -> None:
   if flags.action == 'run':
     report(run(launch), 'The sweep')
   elif flags.action == 'sweep':
@@ -331,8 +390,7 @@ def main(args: Sequence[str]) -> None:
   else:
     dict(create=create, setup=setup)[flags.action](launch, launch.slices)
   if flags.delete:
-    for one in launch.slices:
-      launch.gcloud.done(one.delete())
+    delete(launch)
 
 
 if __name__ == '__main__':

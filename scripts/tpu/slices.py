@@ -17,12 +17,21 @@ from typing import Callable, Sequence
 # A slice of 8 chips or fewer whose host has as many is one host.
 KINDS = {'v2': (2, 4, 4), 'v3': (2, 4, 4), 'v4': (2, 4, 4), 'v5p': (2, 4, 4),
          'v5litepod': (1, 4, 8), 'v6e': (1, 4, 8)}
+# Chips of the slices that there are; v4 and v5p: of a part of a cube, or cubes.
+FLAT = (1, 4, 8, 16, 32, 64, 128, 256)
+SIZES = {'v2': (4, 16, 64, 128, 256),
+         'v3': (4, 16, 32, 64, 128, 256, 512, 1024),
+         'v4': (4, 8, 16, 32, *range(64, 2049, 64)),
+         'v5p': (4, 8, 16, 32, *range(64, 6145, 64)),
+         'v5litepod': FLAT, 'v6e': FLAT}
 # Runtimes of https://cloud.google.com/tpu/docs/runtimes for JAX.
 RUNTIMES = {'v2': 'tpu-ubuntu2204-base', 'v3': 'tpu-ubuntu2204-base',
             'v4': 'tpu-ubuntu2204-base', 'v5p': 'v2-alpha-tpuv5',
             'v5litepod': 'v2-alpha-tpuv5-lite', 'v6e': 'v2-alpha-tpuv6e'}
 ACTIVE, MISSING = 'ACTIVE', 'MISSING'
 LOST = ('FAILED', 'SUSPENDING', 'SUSPENDED', 'DELETING', MISSING)
+STATES = (ACTIVE, 'CREATING', 'ACCEPTED', 'PROVISIONING',
+          'WAITING_FOR_RESOURCES', *LOST[:-1])
 QUEUED = ['compute', 'tpus', 'queued-resources']
 NODE = ['compute', 'tpus', 'tpu-vm']
 # How gcloud says that a command on a host has failed.
@@ -52,10 +61,19 @@ class Slice:
     if not re.fullmatch(r'[a-z][a-z0-9-]{0,50}', self.name):
       raise ValueError(f'Got --name {self.name!r}; allowed: lower-case '
                        'letters, digits and dashes, a letter first.')
-    family, _, number = self.kind.rpartition('-')
-    if family not in KINDS or not number.isdigit() or not int(number):
+    for name, value in (('project', self.project), ('zone', self.zone)):
+      if not re.fullmatch(r'\w[\w.:-]*', value):
+        raise ValueError(f'Got --{name} {value!r}; allowed: what Google Cloud '
+                         'calls it.')
+    if self.family not in KINDS:
       raise ValueError(f'Got --type {self.kind!r}; allowed: '
                        f'{", ".join(KINDS)}, a dash and a number.')
+    known = [f'{self.family}-{KINDS[self.family][0] * chips}'
+             for chips in SIZES[self.family]]
+    if self.kind not in known:
+      more = f', ... {known[-1]}' if known[8:] else ''
+      raise ValueError(f'Got --type {self.kind!r}; allowed: '
+                       f'{", ".join(known[:8])}{more}.')
 
   @property
   def family(self) -> str:
@@ -64,7 +82,7 @@ class Slice:
   @property
   def chips(self) -> int:
     """In all."""
-    return max(1, int(self.kind.rpartition('-')[2]) // KINDS[self.family][0])
+    return int(self.kind.rpartition('-')[2]) // KINDS[self.family][0]
 
   @property
   def hosts(self) -> int:
@@ -160,14 +178,16 @@ class Gcloud:
     running = [self._start(name, [program, *args], quiet)
                for name, args in commands.items()]
     asked = time.monotonic()
-    while any(process.poll() is None for process, *_ in running):
-      time.sleep(.05)
-      if time.monotonic() > asked + every:
-        asked = time.monotonic()
-        if not going():
-          for process, *_ in running:
-            process.terminate()
-          break
+    try:
+      while any(process.poll() is None for process, *_ in running):
+        time.sleep(.05)
+        if time.monotonic() > asked + every:
+          asked = time.monotonic()
+          if not going():
+            break
+    finally:                           # none is left, however this ends
+      for process, *_ in running:
+        process.terminate()
     for process, reader, _ in running:
       process.wait()
       reader.join(5)
@@ -205,12 +225,18 @@ class Gcloud:
 
 
 def state(gcloud: Gcloud, one: Slice) -> str:
-  """Of a slice's queued resource; MISSING if there is none."""
+  """Of a slice's queued resource; MISSING if there is none.
+
+  Raises:
+    ValueError: gcloud failed, or says none of STATES on a line of its own.
+  """
   ended = gcloud(one.describe())
   text = ' '.join(ended.lines)
   if ended.code and re.search(r'not.?found', text, re.IGNORECASE):
     return MISSING
-  if ended.code:
+  if gcloud.dry_run:
+    return ACTIVE
+  found = [x.strip() for x in ended.lines if x.strip() in STATES]
+  if ended.code or not found:
     raise ValueError(f'The state of {one.name} is not known: {text[:300]}')
-  found = re.findall(r'\b[A-Z_]{4,}\b', text)
-  return ACTIVE if gcloud.dry_run else found[-1] if found else MISSING
+  return found[-1]

@@ -1,4 +1,5 @@
 """Bad input to scripts: one line, exit code 2, nothing compiled or written."""
+import errno
 import json
 import pathlib
 import subprocess
@@ -7,6 +8,9 @@ import sys
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / 'scripts'))
+import _cli  # noqa: E402
+
 QUICKSTART = 'gin/sweeps/quickstart.gin'
 # Many command lines in one process, since starting one takes seconds.
 DRIVER = """
@@ -150,6 +154,22 @@ def test_a_script_exits_with_two():
       capture_output=True, text=True)
   assert done.returncode == 2 and done.stdout == ''
   assert done.stderr.count('\n') == 1
+
+
+@pytest.mark.parametrize('error,code', [
+    (ValueError('x'), 2), (FileNotFoundError(errno.ENOENT, 'x'), 2),
+    (PermissionError(errno.EACCES, 'x'), 2), (OSError('x'), 2),
+    (UnicodeDecodeError('utf-8', b'x', 0, 1, 'x'), 2),
+    (OSError(errno.ENOSPC, 'x'), 3), (OSError(errno.EIO, 'x'), 3),
+    (ConnectionError('x'), 3), (TimeoutError('x'), 3)])
+def test_what_may_pass_is_no_bad_input(error, code, monkeypatch, capsys):
+  def main(args):
+    raise error
+  monkeypatch.setattr(sys, 'argv', ['a.py'])
+  with pytest.raises(SystemExit) as stop:
+    _cli.run(main)
+  assert stop.value.code == code
+  assert capsys.readouterr().err == f'a.py: {error}\n'
 
 
 def test_decode_prints_the_same_traced_or_not(pair_dir, tmp_path):

@@ -3,8 +3,10 @@
 Run as a program: `gcloud ARGUMENTS`, in the world that $FAKECLOUD names:
   calls.jsonl   every call's arguments
   plan.json     states: what a queued resource goes through, the last one stays;
-                setup, ray, sweep: by host and how often it was made, what
-                happens there: an exit code, or 'preempt'
+                '!TEXT' is a failure to ask;
+                ask, setup, ray, sweep: by host and how often it was made, what
+                happens there: an exit code, or 'preempt'; or a list of them,
+                one for each time, the last one stays
   NAME/         a slice that was asked for; NAME/HOST/ is a host's home
 """
 import json
@@ -18,7 +20,7 @@ import time
 
 WORLD = pathlib.Path(os.environ['FAKECLOUD'])
 # What a host really runs of a set-up: the commands that begin so.
-SHELL = ('set ', 'mkdir ', 'rm ', 'cd ', '[ ', 'touch ')
+SHELL = ('set ', 'mkdir ', 'rm ', 'cd ', '[ ', 'touch ', 'bash ', 'false ')
 
 
 def counted(path):
@@ -61,13 +63,20 @@ def queued(args, plan, verb, name):
   else:
     made = int((WORLD / f'{name}.made').read_text())
     states = plan['states'][min(made, len(plan['states'])) - 1]
-    print(states[min(counted(folder / 'asked'), len(states) - 1)])
+    state = states[min(counted(folder / 'asked'), len(states) - 1)]
+    if state.startswith('!'):
+      fail(state)
+    print(state)
 
 
 def planned(plan, key, name, host):
   """What happens there."""
   made = (WORLD / f'{name}.made').read_text()
-  return plan.get(key, {}).get(f'{host}.{made}', 0)
+  found = plan.get(key, {}).get(f'{host}.{made}', 0)
+  if isinstance(found, list):
+    found = found[min(counted(WORLD / f'{name}.{host}.{made}.{key}'),
+                      len(found) - 1)]
+  return found
 
 
 def preempt(name):
@@ -140,7 +149,7 @@ def node(args, plan, verb, name):
   elif 'ray start' in command:
     if planned(plan, 'ray', name, host) == 'preempt':
       preempt(name)
-  elif code := shell(home, command):
+  elif code := planned(plan, 'ask', name, host) or shell(home, command):
     fail_there(f'{command}: exit {code}', code)
 
 

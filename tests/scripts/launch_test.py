@@ -1,71 +1,25 @@
 """The launcher of TPU slices, against a gcloud that simulates them."""
-import json
 import pathlib
 import shutil
-import sys
 import time
 import types
 
 import pytest
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / 'scripts' / 'tpu'))
-import launch as script  # noqa: E402
-import slices  # noqa: E402
-
-FAKE = pathlib.Path(__file__).with_name('fakecloud.py')
-READY = [['WAITING_FOR_RESOURCES', 'ACTIVE']]
-RUN = ['--', '--gin_file=gin/sweeps/quickstart.gin', '--gin.A=(1, 2)']
-
-
-@pytest.fixture
-def world(tmp_path, monkeypatch):
-  """Folder of a fake gcloud, the only one on the path."""
-  place = tmp_path / 'world'
-  (place / 'bin').mkdir(parents=True)
-  program = place / 'bin' / 'gcloud'
-  program.write_text(f'#!/bin/sh\nexec {sys.executable} -S {FAKE} "$@"\n')
-  program.chmod(0o755)
-  (place / 'bin' / 'git').symlink_to(shutil.which('git'))
-  monkeypatch.setenv('PATH', str(program.parent))
-  monkeypatch.setenv('FAKECLOUD', str(place))
-  monkeypatch.chdir(tmp_path)
-  return place
-
-
-def go(world, action, *rest, kind='v5litepod-16', **plan):
-  (world / 'plan.json').write_text(json.dumps(dict(dict(states=READY), **plan)))
-  script.main([action, '--name=s', '--project=p', '--zone=z', f'--type={kind}',
-               '--output=out', '--poll=.25', '--collect_every=.2', *rest])
-
-
-def calls(world):
-  path = world / 'calls.jsonl'
-  return [json.loads(x) for x in path.read_text().splitlines()] if (
-      path.exists()) else []
-
-
-def verbs(world):
-  """Verb and host of each call, but what only looks."""
-  short = [(x[3], *(y for y in x if y.startswith('--worker')))
-           for x in calls(world)]
-  return [x for x in short if x[0] != 'describe']
-
-
-def commands(world, word):
-  return [y.removeprefix('--command=') for x in calls(world) for y in x
-          if y.startswith('--command=') and word in y]
-
-
-def journal(folder):
-  text = (folder / 'runs/x/examples.jsonl').read_text().splitlines()
-  return [json.loads(x)['line'] for x in text]
+from launching import calls
+from launching import commands
+from launching import go
+from launching import journal
+from launching import RUN
+from launching import READY
+from launching import script
+from launching import verbs
 
 
 def test_a_dry_run_prints_every_command_and_runs_none(world, capsys):
   go(world, 'sweep', '--spot', '--delete', '--dry_run', '--env=A=b c', *RUN)
   assert calls(world) == [] and not pathlib.Path('out').exists()
-  lines = capsys.readouterr().out.splitlines()
+  shown = capsys.readouterr().out.splitlines()
+  lines = [x for x in shown if not x.startswith('# ')]
   assert all(x.startswith(('gcloud compute tpus ', 'git -C ')) for x in lines)
   count = lambda *words: sum(all(w in x for w in words) for x in lines)
   assert count('queued-resources create s', '--node-id=s', '--spot',
@@ -77,11 +31,16 @@ def test_a_dry_run_prints_every_command_and_runs_none(world, capsys):
     assert count('sweep.py', '--coordinator=auto', '--gin.A=(1, 2)', 'A=b c',
                  f'--worker={host}') == 1
   assert 'queued-resources delete s' in lines[-1]
+  # And what a loss takes.
+  told, gone, again = [x for x in shown if x.startswith('# ')][-3:]
+  assert 'taken away' in told and gone == f'# {lines[-1]}'
+  assert again == next(f'# {x}' for x in lines if 'resources create' in x)
 
 
 def test_a_dry_run_of_many_slices_joins_them_by_ray(world, capsys):
   go(world, 'sweep', '--slices=3', '--dry_run', *RUN, kind='v5litepod-8')
-  lines = capsys.readouterr().out.splitlines()
+  shown = capsys.readouterr().out.splitlines()
+  lines = [x for x in shown if not x.startswith('# ')]
   count = lambda *words: sum(all(w in x for w in words) for x in lines)
   assert count('queued-resources create') == 3
   assert count('requirements-ray.txt') == 3
@@ -91,6 +50,7 @@ def test_a_dry_run_of_many_slices_joins_them_by_ray(world, capsys):
   assert len(sweeps) == 1 and 'ssh s-0' in sweeps[0]
   assert '--gin.NUM_WORKERS=24' in sweeps[0] and 'ray.gin' in sweeps[0]
   assert '--coordinator' not in sweeps[0]
+  assert sum(x.startswith('# gcloud') for x in shown) == 6
 
 
 def test_a_sweep_is_queued_set_up_run_and_collected(world, capsys):
@@ -113,7 +73,7 @@ def test_a_sweep_is_queued_set_up_run_and_collected(world, capsys):
 
 def test_a_slice_that_was_taken_away_is_made_again_and_the_sweep_goes_on(
     world, capsys):
-  go(world, 'sweep', '--spot', '--setup=fetch weights', *RUN,
+  go(world, 'sweep', '--spot', '--setup=echo fetch weights', *RUN,
      states=[*READY, ['ACTIVE']], sweep={'0.1': 'preempt', '1.1': 'preempt'})
   assert 's was taken away; the sweep goes on' in capsys.readouterr().out
   assert journal(pathlib.Path('out')) == list(range(20))
@@ -143,16 +103,89 @@ def test_stopped_in_the_queue_the_same_command_sets_up(world, monkeypatch):
   assert journal(pathlib.Path('out')) == list(range(20))
 
 
-def test_a_set_up_that_failed_is_made_again_by_the_same_command(world):
+def test_a_set_up_that_failed_is_made_again_by_the_same_command(
+    world, monkeypatch):
   go(world, 'create')
-  with pytest.raises(ValueError, match='Set-up failed on 1 of 4 hosts'):
+  with monkeypatch.context() as patch, pytest.raises(
+      ValueError, match='^Set-up failed on 1 of 4 hosts'):
+    patch.setattr(script, 'RETRIED', 2)
     go(world, 'sweep', *RUN, setup={'3.1': 7})
   assert not commands(world, 'scripts/sweep.py --')
+  assert len(commands(world, 'setup.sh')) == 8               # and once more
   go(world, 'sweep', *RUN)
-  assert len(commands(world, 'setup.sh')) == 8
+  assert len(commands(world, 'setup.sh')) == 12
   assert journal(pathlib.Path('out')) == list(range(20))
   go(world, 'sweep', *RUN)
-  assert len(commands(world, 'setup.sh')) == 8               # it is set up
+  assert len(commands(world, 'setup.sh')) == 12              # it is set up
+
+
+def test_a_set_up_that_fails_once_is_no_end(world, capsys):
+  go(world, 'sweep', *RUN, kind='v4-8', setup={'0.1': [100, 0]})
+  assert 'Set-up failed on 1 of 1 hosts' in capsys.readouterr().out
+  assert len(commands(world, 'setup.sh')) == 2
+  assert len(commands(world, 'scripts/sweep.py --')) == 1
+  assert journal(pathlib.Path('out')) == list(range(20))
+
+
+def test_a_host_that_can_not_be_asked_yet_is_not_set_up(world):
+  go(world, 'sweep', *RUN, kind='v4-8', ask={'0.1': [255, 0]})
+  assert len(commands(world, 'setup.sh')) == 1
+  assert len(commands(world, 'scripts/sweep.py --')) == 1
+
+
+def test_a_command_of_set_up_fails_with_any_of_its_parts(world):
+  go(world, 'create', kind='v4-8')
+  ready = world / 's/0/spec_cascades/.ready'
+  with pytest.raises(ValueError, match='Set-up failed on 1 of 1 hosts'):
+    go(world, 'setup', '--setup=false && true', kind='v4-8')
+  assert not ready.exists()
+  go(world, 'setup', '--setup=true && echo "a b" > it', kind='v4-8')
+  assert ready.exists() and ready.with_name('it').read_text() == 'a b\n'
+  assert f'{script.APT} install' in commands(world, 'setup.sh')[-1]
+  assert 'DPkg::Lock::Timeout=600' in script.APT
+
+
+def test_hosts_that_do_not_come_together_start_again(world):
+  go(world, 'sweep', *RUN, kind='v5litepod-16',
+     sweep={f'{i}.1': [3, 0] for i in range(4)})
+  assert len(commands(world, 'scripts/sweep.py --')) == 8
+  assert journal(pathlib.Path('out')) == list(range(20))
+
+
+def test_a_state_that_is_not_known_for_a_while_is_no_end(world, capsys):
+  go(world, 'create', kind='v4-8', states=[
+      ['WAITING_FOR_RESOURCES', '!503 UNAVAILABLE', 'WARNING: odd', 'ACTIVE']])
+  shown = capsys.readouterr().out
+  assert 'not known: !503 UNAVAILABLE' in shown
+  assert 'not known: WARNING: odd' in shown
+  assert verbs(world) == [('create',)]
+
+
+def test_failing_it_says_how_to_stop_paying(world, capsys, monkeypatch):
+  with pytest.raises(ValueError, match='exit 2: sweep.py: no room'):
+    go(world, 'sweep', *RUN, kind='v4-8', sweep={'0.1': 2})
+  told = 'gcloud compute tpus queued-resources delete s --project=p --zone=z '
+  assert 'costs money' in (shown := capsys.readouterr().out)
+  assert shown.splitlines()[-1].startswith(told)
+
+  def interrupted(seconds):
+    raise KeyboardInterrupt
+  monkeypatch.setattr(script, 'time', types.SimpleNamespace(
+      sleep=interrupted, monotonic=time.monotonic))
+  with pytest.raises(KeyboardInterrupt):
+    go(world, 'create', '--name=t', kind='v4-8')
+  assert told.replace(' s ', ' t ') in capsys.readouterr().out
+  go(world, 'delete')
+  assert 'money' not in capsys.readouterr().out
+
+
+def test_slices_are_given_back_though_one_can_not_be(world, capsys):
+  go(world, 'create', '--slices=2', kind='v5litepod-8')
+  shutil.rmtree(world / 's-0')
+  with pytest.raises(ValueError, match='^Not given back: s-0: exit 1: .*FOUND'):
+    go(world, 'delete', '--slices=2', kind='v5litepod-8')
+  assert not (world / 's-1').exists()
+  assert 'costs money' in capsys.readouterr().out
 
 
 def test_newer_journals_of_a_host_are_kept(world):
@@ -211,37 +244,3 @@ def test_a_request_that_fails_is_made_again_so_often(world):
   assert verbs(world).count(('create',)) == 3
   go(world, 'create', states=[['FAILED'], ['FAILED'], ['FAILED'], ['ACTIVE']])
   assert verbs(world)[-2:] == [('delete',), ('create',)]
-
-
-@pytest.mark.parametrize('kind,chips,hosts', [
-    ('v2-8', 4, 1), ('v3-32', 16, 4), ('v4-8', 4, 1), ('v4-128', 64, 16),
-    ('v5p-16', 8, 2), ('v5litepod-1', 1, 1), ('v5litepod-8', 8, 1),
-    ('v5litepod-16', 16, 4), ('v6e-256', 256, 64)])
-def test_chips_and_hosts_of_a_type(kind, chips, hosts):
-  one = slices.Slice('s', 'p', 'z', kind)
-  assert (one.chips, one.hosts) == (chips, hosts)
-
-
-@pytest.mark.parametrize('flags,what', [
-    (['run'], 'Nothing to run'), (['sweep', '--slices=0', *RUN], '1 or more'),
-    (['sweep', '--slices=2', *RUN], 'which has 4 hosts'),
-    (['launch'], 'invalid choice'),
-    (['sweep', '--env=A', *RUN], "--env 'A'; allowed: NAME=VALUE")])
-def test_what_can_not_be_is_refused(world, flags, what):
-  with pytest.raises(ValueError, match=what):
-    go(world, *flags)
-  assert calls(world) == []
-
-
-@pytest.mark.parametrize('name,kind,what', [
-    ('S', 'v4-8', "--name 'S'"), ('s', 'v9-8', "--type 'v9-8'"),
-    ('s', 'v4', "--type 'v4'")])
-def test_slices_that_can_not_be(name, kind, what):
-  with pytest.raises(ValueError, match=what):
-    slices.Slice(name, 'p', 'z', kind)
-
-
-def test_without_gcloud_it_says_so(world, monkeypatch):
-  (world / 'bin' / 'gcloud').unlink()
-  with pytest.raises(ValueError, match='gcloud is not on the path'):
-    go(world, 'create')

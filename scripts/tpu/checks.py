@@ -1,0 +1,101 @@
+"""What the launcher refuses before it asks for slices, which cost money."""
+from __future__ import annotations
+
+import argparse
+import ast
+import math
+import os
+import pathlib
+import posixpath
+import re
+import sys
+from typing import Sequence
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import _cli  # noqa: E402
+import slices as lib  # noqa: E402
+import sweep as sweep_script  # noqa: E402
+
+RUNS = ('run', 'sweep')                # actions with a sweep behind --
+MESH = 'mesh.gin'                      # of gin/executors/
+
+
+def numbers(flags: argparse.Namespace) -> None:
+  """Refuses counts and seconds that can't be."""
+  for name, low, what in (('slices', 1, '1 or more'),
+                          ('restarts', 0, '0 or more')):
+    if (value := getattr(flags, name)) < low:
+      raise ValueError(f'Got --{name} {value}; allowed: {what}.')
+  for name in ('poll', 'collect_every'):
+    if not 0 < (value := getattr(flags, name)) < math.inf:
+      raise ValueError(f'Got --{name} {value}; allowed: seconds, more than 0.')
+
+
+def sweep(flags: argparse.Namespace, rest: Sequence[str]) -> None:
+  """Refuses what scripts/sweep.py would refuse on a host, as far as is seen.
+
+  Args:
+    flags: Of the launcher.
+    rest: What goes to scripts/sweep.py.
+  """
+  if wrong := [x for x in flags.env if not re.match(r'[A-Za-z_]\w*=', x)]:
+    raise ValueError(f'Got --env {wrong[0]!r}; allowed: NAME=VALUE.')
+  if flags.action not in RUNS:
+    return
+  if not rest:
+    raise ValueError('Nothing to run; give the flags of scripts/sweep.py '
+                     'behind --.')
+  given, bindings = _cli.parse(sweep_script.parser(), rest)
+  files = given.gin_file or [given.config]
+  for path in files:
+    _committed(path)
+  for binding in bindings:
+    _collected(*binding.split(' = ', 1))
+  devices = dict(x.split('=', 1) for x in flags.env).get('DEVICES', '1')
+  if flags.slices > 1 and (devices != '1' or MESH in map(
+      posixpath.basename, files)):
+    raise ValueError(
+        f'Got --slices {flags.slices} with {MESH} or DEVICES={devices}; '
+        'allowed: one of the two, since each of Ray\'s workers has one chip.')
+
+
+def _committed(path: str) -> None:
+  """Refuses a file that HEAD, which is what hosts get, does not have."""
+  git = lambda *args: lib.Gcloud()(['-C', str(_cli.ROOT), *args], 'git')
+  ended = git('cat-file', '-e', f'HEAD:{posixpath.normpath(path)}')
+  if ended.code:
+    raise ValueError(f'{path} is not in HEAD, which is what hosts get; commit '
+                     f'it here first ({" ".join(ended.lines)[:200]}).')
+  if git('diff', '--quiet', 'HEAD', '--', path).code:
+    print(f'# {path} has changes that are not committed; hosts get that of '
+          'HEAD')
+
+
+def _collected(name: str, value: str) -> None:
+  """Refuses an OUTPUT_DIR outside of runs/, which is what is copied."""
+  if name.rpartition('.')[2].lower() != 'output_dir':
+    return
+  try:
+    folder = str(ast.literal_eval(value))
+  except (ValueError, SyntaxError):    # another name's value
+    return
+  if posixpath.normpath(folder).split('/')[0] != 'runs':
+    raise ValueError(f'Got {name} {folder!r}; allowed: a folder under runs/, '
+                     'which is what is collected.')
+
+
+def output(flags: argparse.Namespace) -> None:
+  """Makes --output where results will come, unless nothing is to be run."""
+  path = pathlib.Path(flags.output).expanduser()
+  if flags.action not in (*RUNS, 'collect'):
+    return
+  why = 'it is no directory' if path.exists() and not path.is_dir() else None
+  if why is None and not flags.dry_run:
+    try:
+      path.mkdir(parents=True, exist_ok=True)
+      why = None if os.access(path, os.W_OK) else 'it is read-only'
+    except OSError as error:
+      why = error.strerror
+  if why:
+    raise ValueError(f'Got --output {flags.output!r}; allowed: a directory to '
+                     f'write ({why}).')
