@@ -22,6 +22,7 @@ import argparse
 import dataclasses
 import itertools
 import json
+import math
 import os
 import pathlib
 import resource
@@ -61,14 +62,17 @@ def _flags(args: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
   add('--json', metavar='FILE', type=pathlib.Path,
       help='write what was found there, too')
   flags, bindings = _cli.parse(parser, args)
-  if not flags.hop_us >= 0:
+  if not 0 <= flags.hop_us < math.inf:
     raise ValueError(f'Got --hop_us {flags.hop_us}; allowed: 0 or more.')
-  if flags.outputs < 0 or not flags.price >= 0:
+  if flags.outputs < 0 or not 0 <= flags.price < math.inf:
     raise ValueError(f'Got --outputs {flags.outputs} --price {flags.price:g}; '
                      'allowed: 0 or more.')
   if flags.outputs and (flags.batches or flags.only == 'programs'):
     raise ValueError('Got --outputs with --batches or --only=programs; '
                      'allowed: with the times of steps.')
+  if flags.only and flags.batches:
+    raise ValueError(f'Got --only={flags.only} with --batches, which compiles '
+                     'steps; give one of the two.')
   if flags.price and not flags.outputs:
     raise ValueError('Got --price without --outputs, how many outputs are to '
                      'be paid for; give both.')
@@ -77,7 +81,33 @@ def _flags(args: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     raise ValueError('Got --widths without 1; allowed: 1 among them, since '
                      'times are over that of 1.')
   flags.batches = _numbers('batches', flags.batches) if flags.batches else []
+  if flags.json:
+    _writable(flags.json)
   return flags, bindings
+
+
+def _writable(path: pathlib.Path) -> None:
+  """Refuses what can't become a file, which compiling takes long to find."""
+  folder = next(x for x in path.absolute().parents if x.exists())
+  if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+    raise ValueError(f'Got --json {path}; give a file in a folder that exists '
+                     'or can be made.')
+
+
+def _configure(files: Sequence[str], bindings: Sequence[str]) -> None:
+  """Reads gin files; that of a pair would undo what is ahead of it."""
+  import gin  # pylint: disable=g-import-not-at-top
+  for i, file in enumerate(files):
+    _cli.configure(files[:i + 1], [])      # says what can't be read
+    gin.clear_config()
+    gin.parse_config_file(file)
+    named = 'Case.verifier =' in gin.config_str(max_line_length=10**6)
+    if named != (i == 0):
+      raise ValueError(f'{file} as --config number {i + 1} names '
+                       f'{"a" if named else "no"} pair of models; allowed: the '
+                       'file of a pair first, such as gin/tpu/t5_small_xl.gin, '
+                       'and what changes it, such as fsdp.gin, behind it.')
+  _cli.configure(files, bindings)
 
 
 def _numbers(name: str, given: str) -> list[int]:
@@ -256,8 +286,11 @@ def main(args: Sequence[str]) -> None:
   # pylint: disable=g-import-not-at-top
   from spec_cascades.evaluation import chips
   from spec_cascades.evaluation import tpu
+  if flags.widths[-1] > tpu.WIDEST:
+    raise ValueError(f'Got --widths up to {flags.widths[-1]}; allowed: up to '
+                     f'{tpu.WIDEST}.')
   slice_, rates = chips.topology(flags.topology), chips.rates(flags.acceptance)
-  _cli.configure(flags.config, bindings)
+  _configure(flags.config, bindings)
   case = _cli.call(tpu.Case)
   case.models()
   batched = [dataclasses.replace(case, batch=x) for x in flags.batches]

@@ -15,7 +15,7 @@ import os
 import pathlib
 import re
 import time
-from typing import Any, Callable, Sequence
+from typing import Any, Sequence
 
 from flax import traverse_util
 import jax
@@ -29,12 +29,15 @@ from spec_cascades import warp as warp_lib
 from spec_cascades.checkpoints import loading
 from spec_cascades.drafters import chain
 from spec_cascades.evaluation import chips
+from spec_cascades.evaluation import faults as faults_lib
 from spec_cascades.evaluation import hlo
+from spec_cascades.evaluation import pairs
 from spec_cascades.models import layers
 from spec_cascades.models import presets
 from spec_cascades.models import t5
 
 LIBTPU = '0.0.42.*'
+WIDEST = 512           # tokens of a block; long prompts are read in such blocks
 # What the compiler says of programs that are too large, in either wording.
 FULL = re.compile(r'Used (\S+) of (\S+) hbm|'
                   r'required.*?\((\S+)\) exceeds available HBM \((\S+)\)',
@@ -73,10 +76,22 @@ class Case:
   layers: int | None = None
 
   def __post_init__(self):
-    for name in ('gamma', 'batch', 'prompt', 'new_tokens', 'data'):
-      if getattr(self, name) < 1:
-        raise ValueError(f'Got {name}={getattr(self, name)}; allowed: 1 or '
-                         'more.')
+    wrong = lambda name, allowed: ValueError(
+        f'Got {name}={getattr(self, name)!r}; allowed: {allowed}.')
+    for name in ('gamma', 'batch', 'prompt', 'new_tokens', 'data', 'layers'):
+      value = getattr(self, name)
+      if not (type(value) is int and value >= 1 or name == 'layers' and
+              value is None):
+        raise wrong(name, 'a whole number, 1 or more')
+    if self.gamma >= WIDEST:
+      raise wrong('gamma', f'less than {WIDEST}')
+    if self.dtype not in pairs.DTYPES:
+      raise wrong('dtype', ', '.join(pairs.DTYPES))
+    if not isinstance(self.uses_q, bool):
+      raise wrong('uses_q', 'True or False')
+    for name in ('rules', 'drafter_rules'):
+      if not isinstance(getattr(self, name), (str, tuple)):
+        raise wrong(name, f'{", ".join(sharding.RULES)}, or pairs of axes')
     if self.batch % self.data:
       raise ValueError(f'{self.batch} rows on data={self.data} groups of '
                        'chips; allowed: a multiple.')
@@ -262,9 +277,10 @@ class Programs:
     return _placed(state, where)
 
   def faults(self, loop: Compiled) -> list[str]:
-    """Lines of the decode loop that should not be there, see `faults`."""
+    """Lines of the decode loop that should not be there, see `faults.lines`."""
     state = self.state()
-    return faults(loop_of(loop), (state.cache, state.drafter), self.expects)
+    return faults_lib.lines(faults_lib.loop_of(loop.text),
+                            (state.cache, state.drafter), self.expects)
 
   def expects(self, x: hlo.Instruction) -> bool:
     """Whether the layouts ask for this exchange in the loop.
@@ -373,26 +389,3 @@ def _params(model: sharding.Sharded) -> Any:
 def _placed(tree: Any, where: Any) -> Any:
   return jax.tree.map(lambda x, y: jax.ShapeDtypeStruct(
       x.shape, x.dtype, sharding=y), tree, where)
-
-
-def loop_of(program: Compiled) -> list[hlo.Instruction]:
-  """What the decode loop of a whole program runs: its largest loop."""
-  read = hlo.parse(program.text)
-  return max((read.inside(x) for x in read.loops), key=len)
-
-
-def faults(found: Sequence[hlo.Instruction], caches: Any,
-           allowed: Callable[[hlo.Instruction], bool]) -> list[str]:
-  """Lines that should not be among these instructions.
-
-  Args:
-    found: Of a loop, or of a whole program.
-    caches: Arrays that must not be copied, with shardings.
-    allowed: Whether a collective is expected.
-  """
-  shapes = {f'{hlo.NAMES[x.dtype.name]}'
-            f'[{",".join(map(str, x.sharding.shard_shape(x.shape)))}]'
-            for x in jax.tree.leaves(caches) if x.ndim == 4}
-  return [x.line.strip() for x in (
-      *hlo.host_transfers(found), *hlo.copies(found, shapes),
-      *(y for y in hlo.collectives(found) if not allowed(y)))]

@@ -6,7 +6,7 @@ import math
 import jax
 import pytest
 
-from spec_cascades.evaluation import chips, hlo, roofline, tpu
+from spec_cascades.evaluation import chips, faults, hlo, roofline, tpu
 
 CASE = tpu.Case('t5_1_1_base', 't5_1_1_small', gamma=3, prompt=32,
                 new_tokens=16, layers=1)
@@ -30,9 +30,9 @@ def held(tree):
 def test_the_loop_exchanges_what_it_must_and_copies_no_cache(programs):
   state = programs.state()
   found, caches = programs.loop(), (state.cache, state.drafter)
-  loop = tpu.loop_of(found)
+  loop = faults.loop_of(found.text)
   expected = lambda x: x.kind in ('all-reduce', 'all-gather') and x.group == 4
-  assert tpu.faults(loop, caches, expected) == []
+  assert faults.lines(loop, caches, expected) == []
   # Self-attention, cross-attention, MLP and embedding in bfloat16, logits in
   # float32, of 4 nodes; the drafter lies whole on every chip.
   assert hlo.totals(loop) == {'all-reduce': (4, 4 * 4 * 768 * 2),
@@ -42,7 +42,7 @@ def test_the_loop_exchanges_what_it_must_and_copies_no_cache(programs):
   whole = tpu.Programs(dataclasses.replace(CASE, rules='data'),
                        tpu.devices(chips.topology('v4-8')))
   assert len(whole.faults(found)) == 5
-  assert len(tpu.faults(loop, caches, lambda x: False)) == 5
+  assert len(faults.lines(loop, caches, lambda x: False)) == 5
 
 
 @compiles
@@ -53,7 +53,7 @@ def test_a_block_copies_no_cache():
   program = hlo.parse(text)
   cache = programs.cache(programs.verifier, programs.params, 4)
   every = list(program.reach([program.entry]))
-  assert tpu.faults(every, cache, lambda x: False) == []
+  assert faults.lines(every, cache, lambda x: False) == []
 
 
 @compiles
@@ -63,8 +63,9 @@ def test_a_loop_over_several_rows_a_chip_copies_no_cache(batch, data):
   case = dataclasses.replace(CASE, batch=batch, data=data)
   programs = tpu.Programs(case, tpu.devices(chips.topology('v4-8')))
   state = programs.state()
-  loop, caches = tpu.loop_of(programs.loop()), (state.cache, state.drafter)
-  assert tpu.faults(loop, caches, lambda x: True) == []
+  loop = faults.loop_of(programs.loop().text)
+  caches = state.cache, state.drafter
+  assert faults.lines(loop, caches, lambda x: True) == []
 
 
 @compiles
@@ -146,7 +147,8 @@ def test_times_of_steps_become_a_plan():
     (dict(verifier='t5_huge'), 'Unknown preset'),
     (dict(drafter='gemma2_2b'), 'do not go together'),
     (dict(drafter='mt5_small'), 'do not go together'),
-    (dict(gamma=0), '1 or more'), (dict(data=4), 'a multiple')])
+    (dict(gamma=0), '1 or more'), (dict(layers=0), '1 or more'),
+    (dict(dtype='int8'), 'float32, bfloat16'), (dict(data=4), 'a multiple')])
 def test_cases_that_cannot_be_are_refused(change, what):
   given = dict(verifier='t5_1_1_base', drafter='t5_1_1_small', batch=2)
   with pytest.raises(ValueError, match=what) as error:

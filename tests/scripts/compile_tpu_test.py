@@ -34,7 +34,31 @@ def test_it_refuses():
       ([v4, CONFIG, '--price=3'], 'without --outputs'),
       ([v4, CONFIG, '--outputs=9', '--batches=1'], 'with the times of steps'),
       ([v4, CONFIG, '--outputs=9', '--acceptance=.8,.7'], 'one a position'),
-      ([v4, CONFIG, '--hop_us=-1'], '0 or more')])
+      ([v4, CONFIG, '--hop_us=-1'], '0 or more'),
+      *(([v4, CONFIG, f'--gin.{given}'], what) for given, what in (
+          ('DTYPE=float7', "dtype='float7'; allowed: float32, bfloat16"),
+          ('DTYPE=int8', "dtype='int8'"), ('LAYERS=0', 'layers=0; allowed: a'),
+          ('LAYERS=-1', 'layers=-1'), ('LAYERS=2.', 'layers=2.0'),
+          ('USES_Q=maybe', "uses_q='maybe'; allowed: True or False"),
+          ('GAMMA=x', "gamma='x'; allowed: a whole number, 1 or more"),
+          ('GAMMA=512', 'less than 512'), ('BATCH=1.5', 'batch=1.5'),
+          ('DATA=True', 'data=True'), ('RULES=5', 'data, tensor, fsdp'))),
+      ([v4, CONFIG, '--hop_us=inf'], '0 or more'),
+      ([v4, CONFIG, '--outputs=9', '--price=inf'], '0 or more'),
+      ([v4, CONFIG, '--widths=1,1000000'], 'up to 512'),
+      ([v4, CONFIG, '--json=/tmp'], 'give a file in a folder'),
+      ([v4, CONFIG, f'--json={__file__}/x'], 'give a file in a folder'),
+      ([v4, CONFIG, '--only=steps', '--batches=1'], 'one of the two')])
+
+
+def test_a_pair_comes_first():
+  v4, fsdp = '--topology=v4-8', '--config=gin/tpu/fsdp.gin'
+  first = 'the file of a pair first'
+  cli_test.check('compile_tpu', [
+      ([v4, fsdp], f'names no pair of models; allowed: {first}'),
+      ([v4, fsdp, CONFIG], first), ([v4, CONFIG, fsdp, CONFIG], first),
+      ([v4, CONFIG, '--config=gin/tpu/none.gin'], 'No gin file'),
+      ([v4, CONFIG, fsdp, '--gin.BATCH=6'], '6 rows on data=4')])
 
 
 @pytest.mark.skipif(importlib.util.find_spec('libtpu') is not None,
