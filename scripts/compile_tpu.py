@@ -218,13 +218,15 @@ def _bill(programs: Any, chip: Any, flags: argparse.Namespace,
           rates: Sequence[float], whole: float) -> None:
   """Prints what `flags.outputs` outputs take, each row by itself."""
   from spec_cascades import theory  # pylint: disable=g-import-not-at-top
-  case, found = programs.case, programs.prefill()
-  if found.excess:
-    print(_memory(found, chip.hbm))
-    return
+  case, reading = programs.case, programs.reading()
+  for found, _ in reading:
+    if found.excess:
+      print(_memory(found, chip.hbm))
+      return
   rounds = case.new_tokens / theory.tokens_of_rates(
       _by_position(rates, case.gamma))
-  prompt = found.work.seconds(chip, flags.hop_us * 1e-6)
+  prompt = sum(times * found.work.seconds(chip, flags.hop_us * 1e-6)
+               for found, times in reading)
   hours = flags.outputs / case.batch * (prompt + rounds * whole) / 3600
   cost = f', {hours * flags.price:,.0f} at {flags.price:g} an hour'
   print(f'{flags.outputs:,} outputs of {case.new_tokens} tokens, '
@@ -286,9 +288,10 @@ def main(args: Sequence[str]) -> None:
   # pylint: disable=g-import-not-at-top
   from spec_cascades.evaluation import chips
   from spec_cascades.evaluation import tpu
-  if flags.widths[-1] > tpu.WIDEST:
+  from spec_cascades.models import prefill
+  if flags.widths[-1] > prefill.CHUNK:
     raise ValueError(f'Got --widths up to {flags.widths[-1]}; allowed: up to '
-                     f'{tpu.WIDEST}.')
+                     f'{prefill.CHUNK}.')
   slice_, rates = chips.topology(flags.topology), chips.rates(flags.acceptance)
   _configure(flags.config, bindings)
   case = _cli.call(tpu.Case)

@@ -121,6 +121,33 @@ def test_an_estimate_of_the_compiler_is_sane_or_left_out(programs):
   assert seconds / 100 < block.optimal < 100 * seconds
 
 
+def test_a_long_prompt_is_counted_by_its_blocks():
+  """XLA counts the loop over whole blocks once; a CPU will do."""
+  case = tpu.Case('smollm2_360m', 'smollm2_135m', gamma=2, prompt=1537,
+                  new_tokens=16, layers=3)
+  programs = tpu.Programs(case, jax.devices()[:1])
+  reading = programs.reading()
+  assert [times for _, times in reading] == [3, 3]
+  least = most = 0
+  for model, params in ((programs.verifier, programs.params),
+                        (programs.drafter, programs.draft_params)):
+    weights = sum(x.size for x in jax.tree.leaves(params['decoder']))
+    config = model.config
+    slots = case.prompt + case.new_tokens + 512
+    attended = 4 * 3 * config.num_heads * config.head_dim * slots
+    # Of the last layer only keys and values are needed.
+    least += 2 * weights * 2 / 3 * 1536
+    most += (2 * weights + attended) * 1536
+  found = sum(times * x.work.flops for x, times in reading)
+  assert least < found < most
+  # The control: what the whole program says.
+  once = programs.prefill().work.flops
+  assert once < least and found == pytest.approx(3 * once, rel=.1)
+  short = dataclasses.replace(case, prompt=64)
+  (alone, times), = tpu.Programs(short, jax.devices()[:1]).reading()
+  assert alone.name == 'prefill' and times == 1
+
+
 @compiles
 def test_what_does_not_fit_is_said(programs):
   many = tpu.Programs(tpu.Case(
