@@ -296,6 +296,7 @@ class Programs:
     state = self.state()
     expected = functools.partial(
         faults_lib.expected, models=(self.verifier, self.drafter),
+        params=(self.params, self.draft_params),
         rows=self.case.batch, nodes=self.spec.drafter.num_nodes)
     return faults_lib.lines(faults_lib.loop_of(loop.text),
                             (state.cache, state.drafter), expected)
