@@ -245,13 +245,14 @@ def copies(found: Iterable[Instruction], shapes: Iterable[str]
            ) -> list[Instruction]:
   """Copies of arrays of these types, such as 'f32[4,48,2,8]'; transposes, too.
 
-  A transpose is known by the number of elements, and is none if only axes of 1
-  move. What is moved into on-chip memory, S(...) in a type, or out of it is no
-  copy.
+  A transpose is known by the number of elements, and is none if they stay where
+  they are. What is moved into on-chip memory, S(...) in a type, or out of it is
+  no copy.
   """
-  shapes = set(shapes)
-  count = lambda types: {math.prod(int(n) for n in dims.split(',') if n)
-                         for _, dims in _ARRAY.findall(types)}
+  found, shapes = list(found), set(shapes)
+  types = {x.name: x.result for x in found}
+  count = lambda text: {math.prod(_numbers(dims))
+                        for _, dims in _ARRAY.findall(text)}
   sizes = count(' '.join(shapes))
   moved = lambda x: x.opcode == 'copy-start' and len({
       re.search(r'S\(\d+\)|$', part)[0] for part in _top(x.result)[:2]}) > 1
@@ -260,16 +261,28 @@ def copies(found: Iterable[Instruction], shapes: Iterable[str]
   return [x for x in found
           if (x.opcode in ('copy', 'copy-start') and same(x) and not moved(x))
           or (x.opcode == 'transpose' and count(x.result) & sizes
-              and _reorders(x))]
+              and _reorders(x, types))]
 
 
-def _reorders(transpose: Instruction) -> bool:
-  """Whether axes longer than 1 change their order."""
-  numbers = lambda text: [int(n) for n in text.split(',') if n]
-  sizes = numbers(_ARRAY.search(transpose.result)[2])
-  axes = numbers(re.search(r'dimensions=\{([\d,]*)\}', transpose.line)[1])
-  long = [axis for axis, size in zip(axes, sizes) if size > 1]
-  return long != sorted(long)
+def _reorders(transpose: Instruction, types: Mapping[str, str]) -> bool:
+  """Whether elements move: axes longer than 1 in another order in memory.
+
+  In:  f32[2,3]{1,0}; dimensions={1,0} and f32[3,2]{0,1}
+  Out: False, as it would be True for f32[3,2]{1,0}
+  """
+  sizes = _numbers(_ARRAY.search(transpose.result)[2])
+  axes = _numbers(re.search(r'dimensions=\{([\d,]*)\}', transpose.line)[1])
+  name = re.search(r'transpose\([^)]*?([\w.\-]+)\)', transpose.line)[1]
+  order = lambda text: _numbers(found[1]) if (
+      found := re.search(r'\]\{([\d,]+)', text)) else [*range(len(sizes))][::-1]
+  long = {axis for axis, size in zip(axes, sizes) if size > 1}
+  after = [axes[i] for i in order(transpose.result) if axes[i] in long]
+  return after != [i for i in order(types.get(name, '')) if i in long]
+
+
+def _numbers(text: str) -> list[int]:
+  """Of '4,48,2,8'."""
+  return [int(n) for n in text.split(',') if n]
 
 
 def donated(text: str) -> set[int]:

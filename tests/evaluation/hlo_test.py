@@ -143,6 +143,9 @@ u32[]{:S(2)}) copy-start(%q)
   %back = (bf16[1,8,135,64]{3,2,1,0}, bf16[1,8,135,64]{3,2,1,0:S(5)}, \
 u32[]{:S(2)}) copy-start(%p)
   %turned = bf16[8,64,135]{2,1,0} transpose(%b), dimensions={0,2,1}
+  %kept = bf16[1,8,64,135]{2,3,1,0} transpose(%p), dimensions={0,1,3,2}
+  %l = bf16[1,8,135,64]{2,3,1,0} fusion(%b), calls=%inner
+  %laid = bf16[1,8,64,135]{2,3,1,0} transpose(%l), dimensions={0,1,3,2}
   %other = bf16[1,8,64,16]{3,2,1,0} transpose(%b), dimensions={0,1,3,2}
   %same = bf16[8,1,135,64]{3,2,1,0} transpose(%c), dimensions={1,0,2,3}
   ROOT %on = bf16[1,8,64,135]{2,3,1,0:S(1)} fusion(%turned), calls=%inner
@@ -154,7 +157,8 @@ def test_caches_in_the_hosts_memory_and_transposed_ones_are_found():
   program = hlo.parse(MOVED)
   found = list(program.reach([program.entry]))
   assert [x.name for x in hlo.host_transfers(found)] == ['away', 'back']
-  assert [x.name for x in hlo.copies(found, ['bf16[1,8,135,64]'])] == ['turned']
+  assert [x.name for x in hlo.copies(found, ['bf16[1,8,135,64]'])] == [
+      'turned', 'laid']
 
 
 SPREAD = """HloModule jit_f
