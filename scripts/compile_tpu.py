@@ -176,7 +176,8 @@ def _steps(programs: Any, chip: Any, flags: argparse.Namespace,
   """Prints steps, their estimated times, and what follows from them."""
   from spec_cascades.evaluation import roofline  # pylint: disable=g-import-not-at-top
   hop, uses_q = flags.hop_us * 1e-6, programs.case.uses_q
-  draft, judging = programs.draft(), programs.judging()
+  draft, judging, sampling = (
+      programs.draft(), programs.judging(), programs.sampling())
   blocks = {}
   for found in itertools.chain([draft], map(programs.block, flags.widths)):
     if found.excess:
@@ -186,10 +187,11 @@ def _steps(programs: Any, chip: Any, flags: argparse.Namespace,
       blocks[int(found.name.split()[-1])] = found
     print(f'{found.name}: {1e3 * found.work.seconds(chip, hop):.3f} ms '
           f'estimated{_optimal(found)}; {_work(found)}', flush=True)
-  guess = roofline.estimate(draft, blocks, chip, hop)
-  flat = {width: guess.flatness(width) for width in blocks}
   gamma = programs.case.gamma
-  judged = roofline.passes(judging, chip)
+  judged, drawn = (roofline.passes(x, chip) for x in (judging, sampling))
+  guess = roofline.estimate(draft, blocks, chip, hop, sampling=drawn,
+                            judging=judged / (gamma + 1))
+  flat = {width: guess.flatness(width) for width in blocks}
   drafting = (gamma + uses_q) * guess.times.drafter
   whole = drafting + guess.times.block(gamma + 1) + judged
   plan = guess.plan(rates, uses_q=uses_q)
@@ -206,12 +208,14 @@ def _steps(programs: Any, chip: Any, flags: argparse.Namespace,
     _bill(programs, chip, flags, rates, whole)
   print(ESTIMATED.format(flops=chip.flops / 1e12, link=chip.link / 1e9,
                          bandwidth=chip.bandwidth / 1e9, hop=flags.hop_us))
-  rows = {x.name: _row(x) for x in (draft, judging, *blocks.values())}
+  rows = {x.name: _row(x)
+          for x in (draft, judging, sampling, *blocks.values())}
   return rows | dict(
       cost=guess.cost, flatness=flat, draft_ms=1e3 * guess.times.drafter,
       verify_ms=1e3 * guess.times.block(1), round_ms=1e3 * whole,
-      judging=judged / whole, gamma=plan.gamma, tokens=plan.tokens,
-      max_gamma=plan.max_gamma, speedup=plan.speedup, acceptance=rates)
+      judging=judged / whole, sampling_ms=1e3 * drawn, gamma=plan.gamma,
+      tokens=plan.tokens, max_gamma=plan.max_gamma, speedup=plan.speedup,
+      acceptance=rates)
 
 
 def _bill(programs: Any, chip: Any, flags: argparse.Namespace,

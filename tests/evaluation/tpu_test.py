@@ -168,6 +168,10 @@ def test_times_of_steps_become_a_plan():
   # Three tokens in 10 + 1 + 2 seconds, a verifier's token in 10.
   assert plan.gamma == 2 and plan.speedup == pytest.approx(30 / 13)
   assert found.plan([.5], uses_q=True).max_gamma == 7
+  # A second for each of three nodes, and two for the verifier's own token.
+  drawn = dataclasses.replace(found, sampling=2., judging=1.)
+  plan = drawn.plan([1., 1., 0.], uses_q=False)
+  assert plan.gamma == 2 and plan.speedup == pytest.approx(3 * 12 / 16)
 
 
 @pytest.mark.parametrize('change,what', [

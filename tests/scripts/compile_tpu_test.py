@@ -86,8 +86,11 @@ def test_what_is_written_is_what_the_table_reads(tmp_path, more):
       cwd=cli_test.ROOT, capture_output=True, text=True, check=False)
   assert done.returncode == 0, done.stderr
   row = json.loads(path.read_text())
-  assert tpu_table._known(path, dict(jax=row['jax'], libtpu=row['libtpu']))
-  cells = tpu_table._cells('pair', 'v4-32', row)
+  wanted = {name: row[name] for name in ('jax', 'libtpu', 'topology', 'case')}
+  assert not tpu_table._differs(row, wanted, [.8])
+  cells = tpu_table._cells('pair', 'v4-32', row, [.8])
+  assert cells[8] == (f'{row["gamma"]}{"+" * (row["gamma"] == 7)}, '
+                      f'{row["speedup"]:.2f}x')
   assert len(cells) == len(tpu_table.HEAD) and '-' not in cells
   assert cells[-1] == 'none' and 'all-reduce' in cells[3]
   assert row['case']['rules'] == ('fsdp' if more else 'tensor')
