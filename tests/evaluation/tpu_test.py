@@ -2,6 +2,7 @@
 import dataclasses
 import importlib.util
 import math
+import pathlib
 
 import jax
 import pytest
@@ -12,7 +13,14 @@ CASE = tpu.Case('t5_1_1_base', 't5_1_1_small', gamma=3, prompt=32,
                 new_tokens=16, layers=1)
 compiles = pytest.mark.skipif(
     importlib.util.find_spec('libtpu') is None,
-    reason=f"needs pip install 'libtpu=={tpu.LIBTPU}', 200 MB")
+    reason='needs requirements-compile.txt: libtpu, 200 MB')
+
+
+def test_the_requirements_have_the_libtpu_that_is_asked_for():
+  root = pathlib.Path(__file__).resolve().parents[2]
+  lines = (root / 'requirements-compile.txt').read_text().splitlines()
+  assert f'libtpu=={tpu.LIBTPU}' in lines and '-r requirements.txt' in lines
+  assert compiles.kwargs['reason'].startswith('needs requirements-compile.txt')
 
 
 @pytest.fixture(scope='module')

@@ -70,7 +70,7 @@ def test_without_libtpu_it_says_what_to_install():
 
 compiles = pytest.mark.skipif(
     importlib.util.find_spec('libtpu') is None,
-    reason="needs pip install 'libtpu==0.0.42.*', 200 MB")
+    reason='needs requirements-compile.txt: libtpu, 200 MB')
 
 
 @compiles
