@@ -61,6 +61,30 @@ def test_a_pair_comes_first():
       ([v4, CONFIG, fsdp, '--gin.BATCH=6'], '6 rows on data=4')])
 
 
+BILL = """
+import sys, types
+sys.path.insert(0, 'scripts')
+import compile_tpu
+from spec_cascades.evaluation import chips, tpu
+chip = chips.Chip(flops=1., hbm=0, bandwidth=1., link=1., shapes={})
+program = lambda flops: tpu.Compiled('', 0., work=chips.Work(flops, 0.))
+programs = types.SimpleNamespace(
+    case=tpu.Case('gemma2_9b', 'gemma2_2b', gamma=1, new_tokens=10),
+    reading=lambda: [(program(5.), 15.75), (program(1.), 15.75)])
+flags = types.SimpleNamespace(outputs=3600, price=2., hop_us=1.)
+compile_tpu._bill(programs, chip, flags, [1.], 3.)
+"""
+
+
+def test_all_blocks_of_a_long_prompt_are_paid_for():
+  """15.75 blocks of 6 s and 5 rounds of 3: 109.5 hours for 3,600."""
+  done = subprocess.run([sys.executable, '-c', BILL], cwd=cli_test.ROOT,
+                        capture_output=True, text=True, check=False)
+  assert done.returncode == 0, done.stderr
+  assert 'a prompt of 94500.000 ms' in done.stdout
+  assert 'at least 109.5 hours of the slice, 219 at 2 an hour' in done.stdout
+
+
 @pytest.mark.skipif(importlib.util.find_spec('libtpu') is not None,
                     reason='libtpu is installed')
 def test_without_libtpu_it_says_what_to_install():
