@@ -22,6 +22,7 @@ import argparse
 import dataclasses
 import itertools
 import json
+import math
 import os
 import pathlib
 import resource
@@ -61,14 +62,17 @@ def _flags(args: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
   add('--json', metavar='FILE', type=pathlib.Path,
       help='write what was found there, too')
   flags, bindings = _cli.parse(parser, args)
-  if not flags.hop_us >= 0:
+  if not 0 <= flags.hop_us < math.inf:
     raise ValueError(f'Got --hop_us {flags.hop_us}; allowed: 0 or more.')
-  if flags.outputs < 0 or not flags.price >= 0:
+  if flags.outputs < 0 or not 0 <= flags.price < math.inf:
     raise ValueError(f'Got --outputs {flags.outputs} --price {flags.price:g}; '
                      'allowed: 0 or more.')
   if flags.outputs and (flags.batches or flags.only == 'programs'):
     raise ValueError('Got --outputs with --batches or --only=programs; '
                      'allowed: with the times of steps.')
+  if flags.only and flags.batches:
+    raise ValueError(f'Got --only={flags.only} with --batches, which compiles '
+                     'steps; give one of the two.')
   if flags.price and not flags.outputs:
     raise ValueError('Got --price without --outputs, how many outputs are to '
                      'be paid for; give both.')
@@ -77,7 +81,33 @@ def _flags(args: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     raise ValueError('Got --widths without 1; allowed: 1 among them, since '
                      'times are over that of 1.')
   flags.batches = _numbers('batches', flags.batches) if flags.batches else []
+  if flags.json:
+    _writable(flags.json)
   return flags, bindings
+
+
+def _writable(path: pathlib.Path) -> None:
+  """Refuses what can't become a file, which compiling takes long to find."""
+  folder = next(x for x in path.absolute().parents if x.exists())
+  if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+    raise ValueError(f'Got --json {path}; give a file in a folder that exists '
+                     'or can be made.')
+
+
+def _configure(files: Sequence[str], bindings: Sequence[str]) -> None:
+  """Reads gin files; that of a pair would undo what is ahead of it."""
+  import gin  # pylint: disable=g-import-not-at-top
+  for i, file in enumerate(files):
+    _cli.configure(files[:i + 1], [])      # says what can't be read
+    gin.clear_config()
+    gin.parse_config_file(file)
+    named = 'Case.verifier =' in gin.config_str(max_line_length=10**6)
+    if named != (i == 0):
+      raise ValueError(f'{file} as --config number {i + 1} names '
+                       f'{"a" if named else "no"} pair of models; allowed: the '
+                       'file of a pair first, such as gin/tpu/t5_small_xl.gin, '
+                       'and what changes it, such as fsdp.gin, behind it.')
+  _cli.configure(files, bindings)
 
 
 def _numbers(name: str, given: str) -> list[int]:
@@ -146,7 +176,8 @@ def _steps(programs: Any, chip: Any, flags: argparse.Namespace,
   """Prints steps, their estimated times, and what follows from them."""
   from spec_cascades.evaluation import roofline  # pylint: disable=g-import-not-at-top
   hop, uses_q = flags.hop_us * 1e-6, programs.case.uses_q
-  draft, judging = programs.draft(), programs.judging()
+  draft, judging, sampling = (
+      programs.draft(), programs.judging(), programs.sampling())
   blocks = {}
   for found in itertools.chain([draft], map(programs.block, flags.widths)):
     if found.excess:
@@ -156,10 +187,11 @@ def _steps(programs: Any, chip: Any, flags: argparse.Namespace,
       blocks[int(found.name.split()[-1])] = found
     print(f'{found.name}: {1e3 * found.work.seconds(chip, hop):.3f} ms '
           f'estimated{_optimal(found)}; {_work(found)}', flush=True)
-  guess = roofline.estimate(draft, blocks, chip, hop)
-  flat = {width: guess.flatness(width) for width in blocks}
   gamma = programs.case.gamma
-  judged = roofline.passes(judging, chip)
+  judged, drawn = (roofline.passes(x, chip) for x in (judging, sampling))
+  guess = roofline.estimate(draft, blocks, chip, hop, sampling=drawn,
+                            judging=judged / (gamma + 1))
+  flat = {width: guess.flatness(width) for width in blocks}
   drafting = (gamma + uses_q) * guess.times.drafter
   whole = drafting + guess.times.block(gamma + 1) + judged
   plan = guess.plan(rates, uses_q=uses_q)
@@ -176,25 +208,29 @@ def _steps(programs: Any, chip: Any, flags: argparse.Namespace,
     _bill(programs, chip, flags, rates, whole)
   print(ESTIMATED.format(flops=chip.flops / 1e12, link=chip.link / 1e9,
                          bandwidth=chip.bandwidth / 1e9, hop=flags.hop_us))
-  rows = {x.name: _row(x) for x in (draft, judging, *blocks.values())}
+  rows = {x.name: _row(x)
+          for x in (draft, judging, sampling, *blocks.values())}
   return rows | dict(
       cost=guess.cost, flatness=flat, draft_ms=1e3 * guess.times.drafter,
       verify_ms=1e3 * guess.times.block(1), round_ms=1e3 * whole,
-      judging=judged / whole, gamma=plan.gamma, tokens=plan.tokens,
-      max_gamma=plan.max_gamma, speedup=plan.speedup, acceptance=rates)
+      judging=judged / whole, sampling_ms=1e3 * drawn, gamma=plan.gamma,
+      tokens=plan.tokens, max_gamma=plan.max_gamma, speedup=plan.speedup,
+      acceptance=rates)
 
 
 def _bill(programs: Any, chip: Any, flags: argparse.Namespace,
           rates: Sequence[float], whole: float) -> None:
   """Prints what `flags.outputs` outputs take, each row by itself."""
   from spec_cascades import theory  # pylint: disable=g-import-not-at-top
-  case, found = programs.case, programs.prefill()
-  if found.excess:
-    print(_memory(found, chip.hbm))
-    return
+  case, reading = programs.case, programs.reading()
+  for found, _ in reading:
+    if found.excess:
+      print(_memory(found, chip.hbm))
+      return
   rounds = case.new_tokens / theory.tokens_of_rates(
       _by_position(rates, case.gamma))
-  prompt = found.work.seconds(chip, flags.hop_us * 1e-6)
+  prompt = sum(times * found.work.seconds(chip, flags.hop_us * 1e-6)
+               for found, times in reading)
   hours = flags.outputs / case.batch * (prompt + rounds * whole) / 3600
   cost = f', {hours * flags.price:,.0f} at {flags.price:g} an hour'
   print(f'{flags.outputs:,} outputs of {case.new_tokens} tokens, '
@@ -256,8 +292,12 @@ def main(args: Sequence[str]) -> None:
   # pylint: disable=g-import-not-at-top
   from spec_cascades.evaluation import chips
   from spec_cascades.evaluation import tpu
+  from spec_cascades.models import prefill
+  if flags.widths[-1] > prefill.CHUNK:
+    raise ValueError(f'Got --widths up to {flags.widths[-1]}; allowed: up to '
+                     f'{prefill.CHUNK}.')
   slice_, rates = chips.topology(flags.topology), chips.rates(flags.acceptance)
-  _cli.configure(flags.config, bindings)
+  _configure(flags.config, bindings)
   case = _cli.call(tpu.Case)
   case.models()
   batched = [dataclasses.replace(case, batch=x) for x in flags.batches]

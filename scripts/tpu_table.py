@@ -6,13 +6,15 @@
 Each case is a run of compile_tpu.py, minutes each and hours in all; what it
 found is kept in --rows, so that the same command goes on where it was killed.
 Lines of the table whose case is not known by then stay; a cell that they lack
-is '-'. Cases of other versions of jax or libtpu are compiled again; after other
-changes, give another --rows.
+is '-'. Cases that were compiled with other versions of jax or libtpu, or of
+other files of gin/tpu, are compiled again; after other changes, give another
+--rows. The best gamma and speed-up are made from the times in it.
 """
 from __future__ import annotations
 
 import argparse
 import collections
+import dataclasses
 import importlib.metadata
 import json
 import pathlib
@@ -20,6 +22,7 @@ import re
 import subprocess
 import sys
 import time
+import types
 from typing import Any, Sequence
 
 import _cli
@@ -32,6 +35,8 @@ BEGIN, END = '<!-- tpu_table.py: begin -->', '<!-- end -->'
 HEAD = ('pair', 'slice', 'GiB a chip, the loop', 'exchanged in a round', 'c',
         'verification of 8 over 1', 'a round, ms', 'sampling, acceptance',
         'best gamma, speed-up', 'compile: s, GiB', 'faults of the loop')
+# What a plan is made from; rows without it have one, at their acceptance.
+TIMES = {'draft_ms', 'verify_ms', 'flatness', 'round_ms', 'judging', 'case'}
 WIDTHS = '1,6,8,16,32'               # drafts of up to 16 tokens are tried
 # Chips that hold a pair: larger slices have several such groups, a row each.
 # For one group of 64 chips Gemma took over 17 GiB to compile.
@@ -62,18 +67,75 @@ def _versions() -> dict[str, str]:
                     ) from None
 
 
-def _known(path: pathlib.Path, versions: dict[str, str]) -> bool:
-  if not path.exists():
-    return False
-  row = json.loads(path.read_text())
-  return versions == {name: row[name] for name in versions}
+def _groups(pair: str, topology: str) -> int:
+  """Of chips that each hold the pair: as many as there are rows."""
+  size = chips.topology(topology).size
+  return size // GROUPS.get(pair, {}).get(topology.split('-')[0], size)
+
+
+def _wanted(pair: str, topology: str, versions: dict[str, str]
+            ) -> dict[str, Any]:
+  """What a row of this case says it is.
+
+  Raises:
+    ValueError: No such pair in gin/tpu, or no such slice.
+  """
+  from spec_cascades.evaluation import tpu  # pylint: disable=g-import-not-at-top
+  rows = _groups(pair, topology)
+  pairs = [x.stem for x in sorted((_cli.ROOT / 'gin/tpu').glob('*.gin'))
+           if '\nVERIFIER = ' in x.read_text()]
+  if pair not in pairs:
+    raise ValueError(f'Unknown pair {pair!r}; allowed: {", ".join(pairs)}.')
+  _cli.configure([f'gin/tpu/{pair}.gin'], [f'DATA = {rows}', f'BATCH = {rows}'])
+  case = dataclasses.asdict(_cli.call(tpu.Case))
+  return versions | dict(topology=topology, case=json.loads(json.dumps(case)))
+
+
+def _differs(row: dict[str, Any], wanted: dict[str, Any],
+             rates: Sequence[float]) -> list[str]:
+  """Where a row is of another case; what an older one does not say is none."""
+  case = wanted['case']
+  names = [x for x in ('jax', 'libtpu') if row[x] != wanted[x]]
+  if row.get('topology', wanted['topology']) != wanted['topology']:
+    names.append('topology')
+  names += [x for x, value in row.get('case', {}).items()
+            if case.get(x, value) != value]
+  if not TIMES <= row.keys() and row.get('acceptance', rates) != rates:
+    names.append('acceptance')
+  return names
+
+
+def _known(paths: dict[tuple[str, str], pathlib.Path],
+           wanted: dict[tuple[str, str], dict[str, Any]],
+           rates: Sequence[float]) -> dict[tuple[str, str], dict[str, Any]]:
+  """Rows by pair and slice, of those that are there and of the case.
+
+  Raises:
+    ValueError: A file that is no such row.
+  """
+  rows = {}
+  for name, path in paths.items():
+    if not path.exists():
+      continue
+    try:
+      row = json.loads(path.read_text())
+      if other := _differs(row, wanted[name], rates):
+        print(f'{path} is of another {", ".join(other)}: not used', flush=True)
+        continue
+      _cells(*name, row, rates)
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+      raise ValueError(
+          f'{path} is no row that compile_tpu.py wrote as a whole '
+          f'({type(error).__name__}: {_cli.one_line(error)}); remove it, and '
+          'its case is compiled again.') from None
+    rows[name] = row
+  return rows
 
 
 def _compiled(pair: str, topology: str, path: pathlib.Path,
               acceptance: str) -> None:
   """Compiles a case in a process of its own, whose memory is then free."""
-  start, size = time.monotonic(), chips.topology(topology).size
-  rows = size // GROUPS.get(pair, {}).get(topology.split('-')[0], size)
+  start, rows = time.monotonic(), _groups(pair, topology)
   run = subprocess.run(
       [sys.executable, _cli.ROOT / 'scripts/compile_tpu.py',
        f'--config={_cli.ROOT}/gin/tpu/{pair}.gin', f'--topology={topology}',
@@ -90,7 +152,28 @@ def _compiled(pair: str, topology: str, path: pathlib.Path,
   print(f'{pair}, {topology}: {time.monotonic() - start:.0f} s', flush=True)
 
 
-def _cells(pair: str, topology: str, row: dict[str, Any]) -> list[str]:
+def _planned(row: dict[str, Any], rates: Sequence[float]) -> tuple[str, float]:
+  """The best gamma and its speed-up, from a row's times.
+
+  Sampling and acceptance are as long as the nodes are many; rows that do not
+  say what it takes to draw a token of the verifier alone: half of a node's.
+  """
+  plan = types.SimpleNamespace(**row)
+  if TIMES <= row.keys():
+    from spec_cascades import theory  # pylint: disable=g-import-not-at-top
+    from spec_cascades.evaluation import roofline  # pylint: disable=g-import-not-at-top
+    judging = row['judging'] * row['round_ms'] / (row['case']['gamma'] + 1)
+    blocks = {int(width): row['verify_ms'] * x
+              for width, x in row['flatness'].items()}
+    plan = roofline.Estimate(
+        theory.StepTimes(blocks, row['draft_ms']),
+        row.get('sampling_ms', judging / 2), judging).plan(
+            rates, uses_q=row['case']['uses_q'])
+  return f'{plan.gamma}{"+" * (plan.gamma == plan.max_gamma)}', plan.speedup
+
+
+def _cells(pair: str, topology: str, row: dict[str, Any],
+           rates: Sequence[float]) -> list[str]:
   """One line of the table."""
   data = row['mesh']['data']
   topology += f', {data} rows' if data > 1 else ''
@@ -110,10 +193,10 @@ def _cells(pair: str, topology: str, row: dict[str, Any]) -> list[str]:
                         for kind, (n, size) in sorted(kinds.items()))
   steps = ['-'] * 5
   if 'round_ms' in row:
+    gamma, speedup = _planned(row, rates)
     steps = [f'{row["cost"]:.3f}', f'{row["flatness"]["8"]:.2f}x',
              f'{row["round_ms"]:.2f}', f'{100 * row["judging"]:.1f} %',
-             f'{row["gamma"]}{"+" * (row["gamma"] == row["max_gamma"])}, '
-             f'{row["speedup"]:.2f}x']
+             f'{gamma}, {speedup:.2f}x']
   faults = collections.Counter(
       re.search(r' ([a-z][a-z-]*)\(', x)[1] for x in loop['faults'])
   return [pair, topology, gib(loop['total']), exchanged or 'nothing', *steps,
@@ -129,9 +212,11 @@ def _kept(table: str) -> dict[tuple[str, str], list[str]]:
           for line in lines[2:]}
 
 
-def _table(rows: dict[tuple[str, str], dict[str, Any]], old: str) -> str:
+def _table(rows: dict[tuple[str, str], dict[str, Any]], old: str,
+           rates: Sequence[float]) -> str:
   """What is known, and of an old table what is not."""
-  found = _kept(old) | {name: _cells(*name, row) for name, row in rows.items()}
+  found = _kept(old) | {
+      name: _cells(*name, row, rates) for name, row in rows.items()}
   place = lambda all, x: all.index(x) if x in all else len(all)
   order = lambda name: (place(PAIRS, name[0]), place(TOPOLOGIES, name[1]))
   lines = [HEAD, ['---'] * len(HEAD),
@@ -153,18 +238,23 @@ def main(args: Sequence[str]) -> None:
   """Compiles what is missing, and replaces the table."""
   flags = _flags(args)
   _parts(flags.output)
+  rates = chips.rates(flags.acceptance)
+  if any(x.exists() and not x.is_dir()
+         for x in (flags.rows, *flags.rows.parents)):
+    raise ValueError(f'Got --rows {flags.rows}; give a directory.')
   versions = _versions()
   cases = [(pair, topology) for pair in flags.pairs.split(',')
            for topology in flags.topologies.split(',')]
+  wanted = {case: _wanted(*case, versions) for case in cases}
   paths = {case: flags.rows / f'{".".join(case)}.json' for case in cases}
+  rows = _known(paths, wanted, rates)
   for case, path in paths.items():
-    if not _known(path, versions):
+    if case not in rows:
       _compiled(*case, path, flags.acceptance)
-    rows = {name: json.loads(file.read_text())
-            for name, file in paths.items() if _known(file, versions)}
+      rows = _known(paths, wanted, rates)
     before, old, after = _parts(flags.output)
     flags.output.write_text(
-        f'{before}{BEGIN}\n{_table(rows, old)}\n{END}{after}')
+        f'{before}{BEGIN}\n{_table(rows, old, rates)}\n{END}{after}')
 
 
 if __name__ == '__main__':

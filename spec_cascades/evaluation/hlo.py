@@ -16,6 +16,8 @@ COLLECTIVES = ('all-reduce', 'all-gather', 'reduce-scatter', 'all-to-all',
 # Of NumPy's types, those that caches have.
 NAMES = dict(float32='f32', bfloat16='bf16', float16='f16', int32='s32')
 HOST = ('infeed', 'outfeed', 'send', 'recv')
+# What says where arrays are, and moves nothing.
+NAMING = ('parameter', 'tuple', 'get-tuple-element', 'bitcast', 'while')
 CALLBACK = re.compile(r'custom_call_target="[^"]*(callback|host)[^"]*"', re.I)
 _HEAD = re.compile(r'^(ENTRY\s+)?%?([\w.\-]+) .*->.*\{\s*$')
 _LINE = re.compile(r'^\s+(?:ROOT )?%?([\w.\-]+) = (.*)$')
@@ -67,20 +69,26 @@ class Instruction:
 
   @property
   def nbytes(self) -> int:
-    """Bytes of the result; of a collective, of what it works on as a whole.
+    """Bytes of the result; of a collective, of what it works on as a whole."""
+    return sum(self.parts)
 
-    That is the larger side: what a gather returns, what a scatter is given.
+  @property
+  def parts(self) -> list[int]:
+    """Bytes of each array of the result.
+
+    Of a collective of the larger side: what a gather returns, what a scatter is
+    given. Several may be combined in one.
     """
     sizes = array_bytes(self.result)
     if not self.kind:
-      return sum(sizes)
+      return sizes
     scale = self.group if self.kind == 'reduce-scatter' else 1
     if self.opcode.endswith('-start'):
       # Operands, results and small marks: the results are the larger half.
       outer = _top(self.result)
       if self.kind != 'all-reduce' and len(outer) >= 2:
-        return scale * sum(array_bytes(outer[1]))
-    return scale * sum(sizes)
+        sizes = array_bytes(outer[1])
+    return [scale * x for x in sizes]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -226,23 +234,55 @@ def totals(found: Iterable[Instruction]) -> dict[str, tuple[int, int]]:
 
 
 def host_transfers(found: Iterable[Instruction]) -> list[Instruction]:
-  """What waits for the host, or calls it."""
+  """What waits for the host, calls it, or works on its memory, S(5)."""
   return [x for x in found if x.opcode.removesuffix('-done') in HOST
-          or (x.opcode == 'custom-call' and CALLBACK.search(x.line))]
+          or (x.opcode == 'custom-call' and CALLBACK.search(x.line))
+          or ('S(5)' in x.result and x.opcode not in NAMING
+              and not x.opcode.endswith('-done'))]
 
 
 def copies(found: Iterable[Instruction], shapes: Iterable[str]
            ) -> list[Instruction]:
-  """Copies of arrays of these types, such as 'f32[4,48,2,8]'.
+  """Copies of arrays of these types, such as 'f32[4,48,2,8]'; transposes, too.
 
-  What is moved into on-chip memory, S(...) in a type, or out of it is none.
+  A transpose is known by the number of elements, and is none if they stay where
+  they are. What is moved into on-chip memory, S(...) in a type, or out of it is
+  no copy.
   """
-  shapes = set(shapes)
+  found, shapes = list(found), set(shapes)
+  types = {x.name: x.result for x in found}
+  count = lambda text: {math.prod(_numbers(dims))
+                        for _, dims in _ARRAY.findall(text)}
+  sizes = count(' '.join(shapes))
   moved = lambda x: x.opcode == 'copy-start' and len({
       re.search(r'S\(\d+\)|$', part)[0] for part in _top(x.result)[:2]}) > 1
-  return [x for x in found if x.opcode in ('copy', 'copy-start')
-          and any(f'{a}[{b}]' in shapes for a, b in _ARRAY.findall(x.result))
-          and not moved(x)]
+  same = lambda x: any(f'{a}[{b}]' in shapes
+                       for a, b in _ARRAY.findall(x.result))
+  return [x for x in found
+          if (x.opcode in ('copy', 'copy-start') and same(x) and not moved(x))
+          or (x.opcode == 'transpose' and count(x.result) & sizes
+              and _reorders(x, types))]
+
+
+def _reorders(transpose: Instruction, types: Mapping[str, str]) -> bool:
+  """Whether elements move: axes longer than 1 in another order in memory.
+
+  In:  f32[2,3]{1,0}; dimensions={1,0} and f32[3,2]{0,1}
+  Out: False, as it would be True for f32[3,2]{1,0}
+  """
+  sizes = _numbers(_ARRAY.search(transpose.result)[2])
+  axes = _numbers(re.search(r'dimensions=\{([\d,]*)\}', transpose.line)[1])
+  name = re.search(r'transpose\([^)]*?([\w.\-]+)\)', transpose.line)[1]
+  order = lambda text: _numbers(found[1]) if (
+      found := re.search(r'\]\{([\d,]+)', text)) else [*range(len(sizes))][::-1]
+  long = {axis for axis, size in zip(axes, sizes) if size > 1}
+  after = [axes[i] for i in order(transpose.result) if axes[i] in long]
+  return after != [i for i in order(types.get(name, '')) if i in long]
+
+
+def _numbers(text: str) -> list[int]:
+  """Of '4,48,2,8'."""
+  return [int(n) for n in text.split(',') if n]
 
 
 def donated(text: str) -> set[int]:

@@ -13,8 +13,16 @@ from spec_cascades.evaluation import tpu
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-  """Seconds of steps by a roofline, and what they say about drafting."""
+  """Seconds of steps by a roofline, and what they say about drafting.
+
+  Attributes:
+    times: Of calls of the models.
+    sampling: A token of the verifier alone, all logits given.
+    judging: Sampling and acceptance of a round, for each of its nodes.
+  """
   times: theory.StepTimes
+  sampling: float = 0.
+  judging: float = 0.
 
   @property
   def cost(self) -> float:
@@ -36,18 +44,22 @@ class Estimate:
     """
     given = dict(rate=rates[0]) if len(rates) == 1 else dict(
         rates=np.asarray(rates))
-    return theory.plan(
-        {'rule': dict(uses_q=uses_q, **given)},
-        dict(verifier=self.times.verifier, drafter=self.times.drafter),
-        max_gamma)[0]
+    widths = range(2, min(max_gamma + 1, max(self.times.verifier)) + 1)
+    blocks = {1: self.times.block(1) + self.sampling} | {
+        width: self.times.block(width) + width * self.judging
+        for width in widths}
+    return theory.plan({'rule': dict(uses_q=uses_q, **given)},
+                       dict(verifier=blocks, drafter=self.times.drafter),
+                       max_gamma)[0]
 
 
 def estimate(drafter: tpu.Compiled, blocks: dict[int, tpu.Compiled],
-             chip: chips.Chip, hop: float = chips.HOP) -> Estimate:
-  """Times of the steps that fit."""
+             chip: chips.Chip, hop: float = chips.HOP, *, sampling: float = 0.,
+             judging: float = 0.) -> Estimate:
+  """Times of the steps that fit; `sampling` and `judging` as `Estimate` has."""
   return Estimate(theory.StepTimes(
       {width: x.work.seconds(chip, hop) for width, x in blocks.items()},
-      drafter.work.seconds(chip, hop)))
+      drafter.work.seconds(chip, hop)), sampling, judging)
 
 
 def passes(step: tpu.Compiled, chip: chips.Chip) -> float:

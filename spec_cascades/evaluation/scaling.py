@@ -10,11 +10,18 @@ import dataclasses
 from typing import Callable, Iterable, Iterator, Sequence
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from spec_cascades import check
+from spec_cascades import decode
+from spec_cascades import targets
 from spec_cascades import theory
+from spec_cascades import types
+from spec_cascades import verify
+from spec_cascades import warp as warp_lib
 from spec_cascades.evaluation import benchmarks
+from spec_cascades.evaluation import meshes
 
 STEPS = 8                              # dependent calls of a program
 
@@ -105,7 +112,10 @@ def stops(costs: Iterable[Cost]) -> int | None:
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-  """Seconds a token of whole decodes less their prompts, and the prediction."""
+  """Seconds a token of whole decodes less their prompts, and the prediction.
+
+  That is from the times of steps, and of sampling and acceptance.
+  """
   cost: Cost
   prediction: Cost
   flatness: float                      # gamma + 1 tokens over one
@@ -142,7 +152,9 @@ def measure(verifier: benchmarks.Loaded, drafter: benchmarks.Loaded,
     all_, emitted = tokens * batch, theory.tokens_of_rates(rates) * batch
     yield Measured(
         Cost(batch, alone / all_, drafted / all_, drafted / rounds / emitted),
-        predicted(times, batch, rates, tokens),
+        predicted(times, batch, rates, tokens,
+                  sampling=found['sampling'] / STEPS,
+                  judging=found['judging'] / STEPS),
         times.block(gamma + 1) / times.block(1))
 
 
@@ -156,8 +168,60 @@ def _programs(verifier, drafter, batch, gamma, rate,
   return dict(
       alone=whole(None), drafted=whole(drafter), one=block(verifier, 1),
       block=block(verifier, gamma + 1), drafter=block(drafter, 1),
+      sampling=judging_program(verifier, 0, batch=batch),
+      judging=judging_program(verifier, gamma, rate=rate, batch=batch),
       prefill=benchmarks.prefill_program(verifier, batch=batch),
       draft_prefill=benchmarks.prefill_program(drafter, batch=batch))
+
+
+def judging_program(verifier: benchmarks.Loaded, gamma: int, *,
+                    rate: float = 0., batch: int = 1
+                    ) -> Callable[[], jax.Array]:
+  """Sampling and acceptance of `STEPS` rounds, all logits given.
+
+  Greedy and of forced acceptance as the decodes are; without drafts, gamma 0,
+  what the verifier alone does for a token.
+  """
+  p_key, q_key = jax.random.split(jax.random.key(0))
+  shape = batch, gamma + 1, verifier.lm.vocab_size
+  of_p = 3 * jax.random.normal(p_key, shape)
+  of_q = (of_p + jax.random.normal(q_key, shape))[:, :gamma]
+  keys, *logits = meshes.rows(verifier.lm, (
+      decode.row_keys(0, range(batch)), of_p, of_q))
+  judge = verify.Forced(rate) if gamma else verify.Rejection()
+  return lambda: _judged(judge, warp_lib.Warp(0.), keys, *logits)
+
+
+@jax.jit
+def _judged(judge, warp, keys, of_p, of_q):
+  """Next tokens [B]; a verdict adds next to nothing to the next logits."""
+  gamma = of_q.shape[1]
+
+  def drawn(node):                     # one after the other, as drafters do
+    logits, keys = node
+    q = warp(logits)
+    return q, jax.vmap(warp_lib.sample)(q.probs, keys)
+
+  def body(i, token):
+    nudge = 1e-30 * token.astype(jnp.float32)[:, None, None]
+    propose, accept = decode.round_keys(keys, jnp.full_like(token, i))
+    each = jax.vmap(lambda key: jax.random.split(key, gamma))(propose)
+    q, tokens = None, jnp.zeros((len(keys), 0), jnp.int32)
+    if gamma:
+      nodes = jax.lax.map(drawn, jax.tree.map(
+          lambda x: jnp.moveaxis(x, 1, 0), (of_q + nudge, each)))
+      q, tokens = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), nodes)
+      q = jax.tree.map(                # none at the leaf, which nobody reads
+          lambda x: jnp.pad(x, ((0, 0), (0, 1), (0, 0))), q)
+    draft = types.Draft(
+        types.chain(jnp.pad(tokens, ((0, 0), (1, 0)))), q,
+        jnp.full_like(token, gamma), 'sampled' if gamma else 'deterministic',
+        max_depth=gamma)
+    p = warp(of_p + nudge)
+    pi = targets.Lossless()(q, p).pi
+    return jax.vmap(judge)(accept, draft, p, pi).next_token
+
+  return jax.lax.fori_loop(0, STEPS, body, jnp.zeros(len(keys), jnp.int32))
 
 
 def lines(found: Iterable[Measured]) -> Iterator[str]:
@@ -174,8 +238,10 @@ def lines(found: Iterable[Measured]) -> Iterator[str]:
            f'{us(cost.refilled)} | {cost.speedup:7.2f}x '
            f'{x.prediction.speedup:8.2f}x | {cost.alone / cost.refilled:7.2f}x '
            f'{x.flatness:7.2f}x')
-  for name, costs in (('measured', [x.cost for x in done]),
-                      ('predicted', [x.prediction for x in done])):
+  for name, costs in (
+      ('measured', [x.cost for x in done]),
+      ('predicted, from steps, sampling and acceptance timed in the same run',
+       [x.prediction for x in done])):
     yield f'{name}: {ends(costs)}'
 
 

@@ -15,7 +15,7 @@ import os
 import pathlib
 import re
 import time
-from typing import Any, Callable, Sequence
+from typing import Any, Sequence
 
 from flax import traverse_util
 import jax
@@ -29,8 +29,11 @@ from spec_cascades import warp as warp_lib
 from spec_cascades.checkpoints import loading
 from spec_cascades.drafters import chain
 from spec_cascades.evaluation import chips
+from spec_cascades.evaluation import faults as faults_lib
 from spec_cascades.evaluation import hlo
+from spec_cascades.evaluation import pairs
 from spec_cascades.models import layers
+from spec_cascades.models import prefill
 from spec_cascades.models import presets
 from spec_cascades.models import t5
 
@@ -73,10 +76,22 @@ class Case:
   layers: int | None = None
 
   def __post_init__(self):
-    for name in ('gamma', 'batch', 'prompt', 'new_tokens', 'data'):
-      if getattr(self, name) < 1:
-        raise ValueError(f'Got {name}={getattr(self, name)}; allowed: 1 or '
-                         'more.')
+    wrong = lambda name, allowed: ValueError(
+        f'Got {name}={getattr(self, name)!r}; allowed: {allowed}.')
+    for name in ('gamma', 'batch', 'prompt', 'new_tokens', 'data', 'layers'):
+      value = getattr(self, name)
+      if not (type(value) is int and value >= 1 or name == 'layers' and
+              value is None):
+        raise wrong(name, 'a whole number, 1 or more')
+    if self.gamma >= prefill.CHUNK:
+      raise wrong('gamma', f'less than {prefill.CHUNK}')
+    if self.dtype not in pairs.DTYPES:
+      raise wrong('dtype', ', '.join(pairs.DTYPES))
+    if not isinstance(self.uses_q, bool):
+      raise wrong('uses_q', 'True or False')
+    for name in ('rules', 'drafter_rules'):
+      if not isinstance(getattr(self, name), (str, tuple)):
+        raise wrong(name, f'{", ".join(sharding.RULES)}, or pairs of axes')
     if self.batch % self.data:
       raise ValueError(f'{self.batch} rows on data={self.data} groups of '
                        'chips; allowed: a multiple.')
@@ -201,6 +216,21 @@ class Programs:
     return self._compile('prefill', decode.GenSpecSample.init, self.spec,
                          self.params, self.draft_params, *self._rows())
 
+  def reading(self) -> list[tuple[Compiled, float]]:
+    """Programs that read the prompts, and how often each runs.
+
+    XLA counts what a loop runs once: prompts that `prefill` reads in a loop are
+    counted by the blocks of each model.
+    """
+    size = self.case.prompt - 1
+    if self._encodes or size < 2 * prefill.CHUNK:
+      return [(self.prefill(), 1)]
+    return [(self._block(model, params, prefill.CHUNK, f'reading by the {name}',
+                         scored=False), size / prefill.CHUNK)
+            for name, model, params in (
+                ('verifier', self.verifier, self.params),
+                ('drafter', self.drafter, self.draft_params))]
+
   def round(self) -> Compiled:
     """One round; the state is donated."""
     # Without q the first call of gamma is ahead of the drafter's loop.
@@ -262,27 +292,14 @@ class Programs:
     return _placed(state, where)
 
   def faults(self, loop: Compiled) -> list[str]:
-    """Lines of the decode loop that should not be there, see `faults`."""
+    """Lines of the decode loop that should not be there, see `faults.lines`."""
     state = self.state()
-    return faults(loop_of(loop), (state.cache, state.drafter), self.expects)
-
-  def expects(self, x: hlo.Instruction) -> bool:
-    """Whether the layouts ask for this exchange in the loop.
-
-    Within a group sums and gathers no larger than a round's logits, of which a
-    weight is not mistaken for one; between groups whether all rows are done,
-    and what 'fsdp' gathers.
-    """
-    data, model = self.verifier.layout.mesh.devices.shape
-    cut = {axis for x in (self.verifier, self.drafter)
-           for name, axis in x.layout.rules if name != 'batch'}
-    nodes = self.case.batch // data * self.spec.drafter.num_nodes
-    if x.group == model and 'model' in cut and x.kind in (
-        'all-reduce', 'all-gather') and (
-            x.nbytes <= 4 * nodes * self.verifier.vocab_size):
-      return True
-    return x.group == data and (x.nbytes <= 4 if x.kind == 'all-reduce' else
-                                x.kind == 'all-gather' and 'data' in cut)
+    expected = functools.partial(
+        faults_lib.expected, models=(self.verifier, self.drafter),
+        params=(self.params, self.draft_params),
+        rows=self.case.batch, nodes=self.spec.drafter.num_nodes)
+    return faults_lib.lines(faults_lib.loop_of(loop.text),
+                            (state.cache, state.drafter), expected)
 
   def cache(self, model: sharding.Sharded, params: Any, width: int) -> Any:
     """Shapes of a cache with room for a block behind a whole text."""
@@ -292,20 +309,20 @@ class Programs:
         lambda p, x: model.init(p, x, capacity), params, prompt)
     return _placed(cache, model.layout.cache(cache, model.config))
 
-  def _block(self, model, params, width, name):
+  def _block(self, model, params, width, name, *, scored=True):
     cache = self.cache(model, params, width)
 
     def score(params, cache, tokens):
       hidden, cache = model.extend(params, cache, types.chain(tokens))
-      return model.head(params, hidden), cache
+      return (model.head(params, hidden) if scored else ()), cache
 
     tokens = jnp.zeros((self.case.batch, width), jnp.int32)
     tokens = self._by_row(jax.eval_shape(lambda: tokens))
     table = params['token_embedder']['embedding']
-    tied = model.config.logits_via_embedding
+    used = scored and model.config.logits_via_embedding
     return self._compile(
         name, score, params, cache, tokens, donate_argnames='cache',
-        by_row=0 if tied else table.dtype.itemsize * math.prod(
+        by_row=0 if used else table.dtype.itemsize * math.prod(
             table.sharding.shard_shape(table.shape)))
 
   def _rows(self):
@@ -373,26 +390,3 @@ def _params(model: sharding.Sharded) -> Any:
 def _placed(tree: Any, where: Any) -> Any:
   return jax.tree.map(lambda x, y: jax.ShapeDtypeStruct(
       x.shape, x.dtype, sharding=y), tree, where)
-
-
-def loop_of(program: Compiled) -> list[hlo.Instruction]:
-  """What the decode loop of a whole program runs: its largest loop."""
-  read = hlo.parse(program.text)
-  return max((read.inside(x) for x in read.loops), key=len)
-
-
-def faults(found: Sequence[hlo.Instruction], caches: Any,
-           allowed: Callable[[hlo.Instruction], bool]) -> list[str]:
-  """Lines that should not be among these instructions.
-
-  Args:
-    found: Of a loop, or of a whole program.
-    caches: Arrays that must not be copied, with shardings.
-    allowed: Whether a collective is expected.
-  """
-  shapes = {f'{hlo.NAMES[x.dtype.name]}'
-            f'[{",".join(map(str, x.sharding.shard_shape(x.shape)))}]'
-            for x in jax.tree.leaves(caches) if x.ndim == 4}
-  return [x.line.strip() for x in (
-      *hlo.host_transfers(found), *hlo.copies(found, shapes),
-      *(y for y in hlo.collectives(found) if not allowed(y)))]

@@ -120,6 +120,7 @@ def test_a_text_by_hand():
   loop, = program.loops
   inside = program.inside(loop)
   assert hlo.totals(inside) == {'all-gather': (1, 128), 'all-reduce': (1, 1)}
+  assert [x.parts for x in hlo.collectives(inside)] == [[128], [1]]
   groups = {x.kind: x.group for x in hlo.collectives(inside)}
   assert groups == {'all-gather': 4, 'all-reduce': 2}
   assert [x.name for x in hlo.copies(inside, ['f32[4,8]'])] == [
@@ -130,6 +131,34 @@ def test_a_text_by_hand():
   assert {n for x, n in program.weighted(7) if x.name == 'ag'} == {7}
   with pytest.raises(ValueError, match='as_text'):
     hlo.parse('no program')
+
+
+MOVED = """HloModule jit_f
+
+ENTRY %main (p: bf16[1,8,135,64]) -> bf16[1,8,64,135] {
+  %p = bf16[1,8,135,64]{3,2,1,0:T(8,128)S(5)} parameter(0)
+  %away = (bf16[1,8,135,64]{3,2,1,0:S(5)}, bf16[1,8,135,64]{3,2,1,0}, \
+u32[]{:S(2)}) copy-start(%q)
+  %awaited = bf16[1,8,135,64]{3,2,1,0:S(5)} copy-done(%away)
+  %back = (bf16[1,8,135,64]{3,2,1,0}, bf16[1,8,135,64]{3,2,1,0:S(5)}, \
+u32[]{:S(2)}) copy-start(%p)
+  %turned = bf16[8,64,135]{2,1,0} transpose(%b), dimensions={0,2,1}
+  %kept = bf16[1,8,64,135]{2,3,1,0} transpose(%p), dimensions={0,1,3,2}
+  %l = bf16[1,8,135,64]{2,3,1,0} fusion(%b), calls=%inner
+  %laid = bf16[1,8,64,135]{2,3,1,0} transpose(%l), dimensions={0,1,3,2}
+  %other = bf16[1,8,64,16]{3,2,1,0} transpose(%b), dimensions={0,1,3,2}
+  %same = bf16[8,1,135,64]{3,2,1,0} transpose(%c), dimensions={1,0,2,3}
+  ROOT %on = bf16[1,8,64,135]{2,3,1,0:S(1)} fusion(%turned), calls=%inner
+}
+"""
+
+
+def test_caches_in_the_hosts_memory_and_transposed_ones_are_found():
+  program = hlo.parse(MOVED)
+  found = list(program.reach([program.entry]))
+  assert [x.name for x in hlo.host_transfers(found)] == ['away', 'back']
+  assert [x.name for x in hlo.copies(found, ['bf16[1,8,135,64]'])] == [
+      'turned', 'laid']
 
 
 SPREAD = """HloModule jit_f

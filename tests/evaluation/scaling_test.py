@@ -78,6 +78,34 @@ def test_a_prediction_of_flat_steps_is_the_known_one():
   np.testing.assert_allclose(more.drafted / found.drafted, 13 / 11)
 
 
+def test_a_prediction_holds_sampling_and_acceptance(monkeypatch):
+  """Of times that are known: 8 steps of each program."""
+  models = [benchmarks.Loaded.random(TINY, seed) for seed in (0, 1)]
+  seconds = dict(one=8., block=16., drafter=4., sampling=24., judging=40.,
+                 alone=1., drafted=1.)
+  spread = lambda x: benchmarks.Spread(x, x, x)
+  monkeypatch.setattr(benchmarks, 'timed', lambda calls, _: {
+      name: spread(seconds.get(name, 0.)) for name in calls})
+  found, = scaling.measure(*models, [2], gamma=2, rate=1., tokens=6)
+  # A second and three of sampling for a token of 2 rows; a round of two steps
+  # of the drafter, .5 each, a block, 2, and 5 of acceptance for 3 tokens.
+  assert found.prediction.alone == (1 + 3) / 2
+  np.testing.assert_allclose(found.prediction.refilled, (1 + 2 + 5) / 6)
+  np.testing.assert_allclose(found.prediction.drafted, (1 + 2 + 5) / 6)
+  *_, said = scaling.lines([found])
+  assert said.startswith('predicted, from steps, sampling and acceptance')
+
+
+@pytest.mark.parametrize('gamma', [0, 3])
+def test_what_is_timed_draws_and_judges_each_round(gamma):
+  """At temperature 0, and if nothing is rejected, p's best at the last node."""
+  model = benchmarks.Loaded.random(TINY)
+  tokens = scaling.judging_program(model, gamma, rate=1., batch=3)()
+  key, _ = jax.random.split(jax.random.key(0))
+  logits = jax.random.normal(key, (3, gamma + 1, TINY.vocab_size))
+  np.testing.assert_array_equal(tokens, logits[:, -1].argmax(-1))
+
+
 def test_where_drafting_stops_paying():
   cost = lambda batch, gain: scaling.Cost(batch, gain, 1., 1.)
   # Once more it pays at 4, so it stops at 8.

@@ -2,17 +2,25 @@
 import dataclasses
 import importlib.util
 import math
+import pathlib
 
 import jax
 import pytest
 
-from spec_cascades.evaluation import chips, hlo, roofline, tpu
+from spec_cascades.evaluation import chips, faults, hlo, roofline, tpu
 
 CASE = tpu.Case('t5_1_1_base', 't5_1_1_small', gamma=3, prompt=32,
                 new_tokens=16, layers=1)
 compiles = pytest.mark.skipif(
     importlib.util.find_spec('libtpu') is None,
-    reason=f"needs pip install 'libtpu=={tpu.LIBTPU}', 200 MB")
+    reason='needs requirements-compile.txt: libtpu, 200 MB')
+
+
+def test_the_requirements_have_the_libtpu_that_is_asked_for():
+  root = pathlib.Path(__file__).resolve().parents[2]
+  lines = (root / 'requirements-compile.txt').read_text().splitlines()
+  assert f'libtpu=={tpu.LIBTPU}' in lines and '-r requirements.txt' in lines
+  assert compiles.kwargs['reason'].startswith('needs requirements-compile.txt')
 
 
 @pytest.fixture(scope='module')
@@ -30,9 +38,9 @@ def held(tree):
 def test_the_loop_exchanges_what_it_must_and_copies_no_cache(programs):
   state = programs.state()
   found, caches = programs.loop(), (state.cache, state.drafter)
-  loop = tpu.loop_of(found)
+  loop = faults.loop_of(found.text)
   expected = lambda x: x.kind in ('all-reduce', 'all-gather') and x.group == 4
-  assert tpu.faults(loop, caches, expected) == []
+  assert faults.lines(loop, caches, expected) == []
   # Self-attention, cross-attention, MLP and embedding in bfloat16, logits in
   # float32, of 4 nodes; the drafter lies whole on every chip.
   assert hlo.totals(loop) == {'all-reduce': (4, 4 * 4 * 768 * 2),
@@ -42,7 +50,7 @@ def test_the_loop_exchanges_what_it_must_and_copies_no_cache(programs):
   whole = tpu.Programs(dataclasses.replace(CASE, rules='data'),
                        tpu.devices(chips.topology('v4-8')))
   assert len(whole.faults(found)) == 5
-  assert len(tpu.faults(loop, caches, lambda x: False)) == 5
+  assert len(faults.lines(loop, caches, lambda x: False)) == 5
 
 
 @compiles
@@ -53,7 +61,7 @@ def test_a_block_copies_no_cache():
   program = hlo.parse(text)
   cache = programs.cache(programs.verifier, programs.params, 4)
   every = list(program.reach([program.entry]))
-  assert tpu.faults(every, cache, lambda x: False) == []
+  assert faults.lines(every, cache, lambda x: False) == []
 
 
 @compiles
@@ -63,8 +71,9 @@ def test_a_loop_over_several_rows_a_chip_copies_no_cache(batch, data):
   case = dataclasses.replace(CASE, batch=batch, data=data)
   programs = tpu.Programs(case, tpu.devices(chips.topology('v4-8')))
   state = programs.state()
-  loop, caches = tpu.loop_of(programs.loop()), (state.cache, state.drafter)
-  assert tpu.faults(loop, caches, lambda x: True) == []
+  loop = faults.loop_of(programs.loop().text)
+  caches = state.cache, state.drafter
+  assert faults.lines(loop, caches, lambda x: True) == []
 
 
 @compiles
@@ -120,6 +129,33 @@ def test_an_estimate_of_the_compiler_is_sane_or_left_out(programs):
   assert seconds / 100 < block.optimal < 100 * seconds
 
 
+def test_a_long_prompt_is_counted_by_its_blocks():
+  """XLA counts the loop over whole blocks once; a CPU will do."""
+  case = tpu.Case('smollm2_360m', 'smollm2_135m', gamma=2, prompt=1537,
+                  new_tokens=16, layers=3)
+  programs = tpu.Programs(case, jax.devices()[:1])
+  reading = programs.reading()
+  assert [times for _, times in reading] == [3, 3]
+  least = most = 0
+  for model, params in ((programs.verifier, programs.params),
+                        (programs.drafter, programs.draft_params)):
+    weights = sum(x.size for x in jax.tree.leaves(params['decoder']))
+    config = model.config
+    slots = case.prompt + case.new_tokens + 512
+    attended = 4 * 3 * config.num_heads * config.head_dim * slots
+    # Of the last layer only keys and values are needed.
+    least += 2 * weights * 2 / 3 * 1536
+    most += (2 * weights + attended) * 1536
+  found = sum(times * x.work.flops for x, times in reading)
+  assert least < found < most
+  # The control: what the whole program says.
+  once = programs.prefill().work.flops
+  assert once < least and found == pytest.approx(3 * once, rel=.1)
+  short = dataclasses.replace(case, prompt=64)
+  (alone, times), = tpu.Programs(short, jax.devices()[:1]).reading()
+  assert alone.name == 'prefill' and times == 1
+
+
 @compiles
 def test_what_does_not_fit_is_said(programs):
   many = tpu.Programs(tpu.Case(
@@ -140,13 +176,18 @@ def test_times_of_steps_become_a_plan():
   # Three tokens in 10 + 1 + 2 seconds, a verifier's token in 10.
   assert plan.gamma == 2 and plan.speedup == pytest.approx(30 / 13)
   assert found.plan([.5], uses_q=True).max_gamma == 7
+  # A second for each of three nodes, and two for the verifier's own token.
+  drawn = dataclasses.replace(found, sampling=2., judging=1.)
+  plan = drawn.plan([1., 1., 0.], uses_q=False)
+  assert plan.gamma == 2 and plan.speedup == pytest.approx(3 * 12 / 16)
 
 
 @pytest.mark.parametrize('change,what', [
     (dict(verifier='t5_huge'), 'Unknown preset'),
     (dict(drafter='gemma2_2b'), 'do not go together'),
     (dict(drafter='mt5_small'), 'do not go together'),
-    (dict(gamma=0), '1 or more'), (dict(data=4), 'a multiple')])
+    (dict(gamma=0), '1 or more'), (dict(layers=0), '1 or more'),
+    (dict(dtype='int8'), 'float32, bfloat16'), (dict(data=4), 'a multiple')])
 def test_cases_that_cannot_be_are_refused(change, what):
   given = dict(verifier='t5_1_1_base', drafter='t5_1_1_small', batch=2)
   with pytest.raises(ValueError, match=what) as error:

@@ -34,7 +34,55 @@ def test_it_refuses():
       ([v4, CONFIG, '--price=3'], 'without --outputs'),
       ([v4, CONFIG, '--outputs=9', '--batches=1'], 'with the times of steps'),
       ([v4, CONFIG, '--outputs=9', '--acceptance=.8,.7'], 'one a position'),
-      ([v4, CONFIG, '--hop_us=-1'], '0 or more')])
+      ([v4, CONFIG, '--hop_us=-1'], '0 or more'),
+      *(([v4, CONFIG, f'--gin.{given}'], what) for given, what in (
+          ('DTYPE=float7', "dtype='float7'; allowed: float32, bfloat16"),
+          ('DTYPE=int8', "dtype='int8'"), ('LAYERS=0', 'layers=0; allowed: a'),
+          ('LAYERS=-1', 'layers=-1'), ('LAYERS=2.', 'layers=2.0'),
+          ('USES_Q=maybe', "uses_q='maybe'; allowed: True or False"),
+          ('GAMMA=x', "gamma='x'; allowed: a whole number, 1 or more"),
+          ('GAMMA=512', 'less than 512'), ('BATCH=1.5', 'batch=1.5'),
+          ('DATA=True', 'data=True'), ('RULES=5', 'data, tensor, fsdp'))),
+      ([v4, CONFIG, '--hop_us=inf'], '0 or more'),
+      ([v4, CONFIG, '--outputs=9', '--price=inf'], '0 or more'),
+      ([v4, CONFIG, '--widths=1,1000000'], 'up to 512'),
+      ([v4, CONFIG, '--json=/tmp'], 'give a file in a folder'),
+      ([v4, CONFIG, f'--json={__file__}/x'], 'give a file in a folder'),
+      ([v4, CONFIG, '--only=steps', '--batches=1'], 'one of the two')])
+
+
+def test_a_pair_comes_first():
+  v4, fsdp = '--topology=v4-8', '--config=gin/tpu/fsdp.gin'
+  first = 'the file of a pair first'
+  cli_test.check('compile_tpu', [
+      ([v4, fsdp], f'names no pair of models; allowed: {first}'),
+      ([v4, fsdp, CONFIG], first), ([v4, CONFIG, fsdp, CONFIG], first),
+      ([v4, CONFIG, '--config=gin/tpu/none.gin'], 'No gin file'),
+      ([v4, CONFIG, fsdp, '--gin.BATCH=6'], '6 rows on data=4')])
+
+
+BILL = """
+import sys, types
+sys.path.insert(0, 'scripts')
+import compile_tpu
+from spec_cascades.evaluation import chips, tpu
+chip = chips.Chip(flops=1., hbm=0, bandwidth=1., link=1., shapes={})
+program = lambda flops: tpu.Compiled('', 0., work=chips.Work(flops, 0.))
+programs = types.SimpleNamespace(
+    case=tpu.Case('gemma2_9b', 'gemma2_2b', gamma=1, new_tokens=10),
+    reading=lambda: [(program(5.), 15.75), (program(1.), 15.75)])
+flags = types.SimpleNamespace(outputs=3600, price=2., hop_us=1.)
+compile_tpu._bill(programs, chip, flags, [1.], 3.)
+"""
+
+
+def test_all_blocks_of_a_long_prompt_are_paid_for():
+  """15.75 blocks of 6 s and 5 rounds of 3: 109.5 hours for 3,600."""
+  done = subprocess.run([sys.executable, '-c', BILL], cwd=cli_test.ROOT,
+                        capture_output=True, text=True, check=False)
+  assert done.returncode == 0, done.stderr
+  assert 'a prompt of 94500.000 ms' in done.stdout
+  assert 'at least 109.5 hours of the slice, 219 at 2 an hour' in done.stdout
 
 
 @pytest.mark.skipif(importlib.util.find_spec('libtpu') is not None,
@@ -46,7 +94,7 @@ def test_without_libtpu_it_says_what_to_install():
 
 compiles = pytest.mark.skipif(
     importlib.util.find_spec('libtpu') is None,
-    reason="needs pip install 'libtpu==0.0.42.*', 200 MB")
+    reason='needs requirements-compile.txt: libtpu, 200 MB')
 
 
 @compiles
@@ -62,8 +110,11 @@ def test_what_is_written_is_what_the_table_reads(tmp_path, more):
       cwd=cli_test.ROOT, capture_output=True, text=True, check=False)
   assert done.returncode == 0, done.stderr
   row = json.loads(path.read_text())
-  assert tpu_table._known(path, dict(jax=row['jax'], libtpu=row['libtpu']))
-  cells = tpu_table._cells('pair', 'v4-32', row)
+  wanted = {name: row[name] for name in ('jax', 'libtpu', 'topology', 'case')}
+  assert not tpu_table._differs(row, wanted, [.8])
+  cells = tpu_table._cells('pair', 'v4-32', row, [.8])
+  assert cells[8] == (f'{row["gamma"]}{"+" * (row["gamma"] == 7)}, '
+                      f'{row["speedup"]:.2f}x')
   assert len(cells) == len(tpu_table.HEAD) and '-' not in cells
   assert cells[-1] == 'none' and 'all-reduce' in cells[3]
   assert row['case']['rules'] == ('fsdp' if more else 'tensor')
