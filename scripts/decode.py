@@ -157,8 +157,10 @@ def main(args: Sequence[str]) -> None:
   _cli.join(flags)
   # pylint: disable=g-import-not-at-top
   from spec_cascades import hosts
-  lines = hosts.said(lambda: _texts(flags))
   from spec_cascades.evaluation import profiling
+  if flags.profile and hosts.first():
+    profiling.writable(flags.profile)  # or it is refused, before all else
+  lines = hosts.said(lambda: _texts(flags))
   from spec_cascades.evaluation import trace
   from spec_cascades.evaluation import translate
   settings = translate.Settings(

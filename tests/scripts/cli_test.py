@@ -131,7 +131,9 @@ def test_decode_refuses(pair_dir, broken, tmp_path):
       (decode('--max_input_length', '2'), 'takes at most 2'),
       (decode('--dtype', 'float16'), "'float16'; allowed: float32, bfloat16"),
       (decode(verifier='nowhere'), 'No checkpoint at'),
-      (decode(verifier=broken), 'cut off')])
+      (decode(verifier=broken), 'cut off'),
+      (decode('--profile', str(empty), verifier='nowhere'), 'No trace can be'),
+      (decode('--profile', str(empty / 'in')), 'No trace can be written to')])
 
 
 def test_a_drafter_that_is_not_needed_is_not_read(pair_dir):
