@@ -60,7 +60,7 @@ def _flags(args: Sequence[str]) -> argparse.Namespace:
   add('--trace', action='store_true', help='show every round and the origin of '
       'its tokens; NO_COLOR is respected')
   add('--profile', metavar='DIR', help='write a trace for xprof there, and say '
-      'where the time went')
+      'where the time went; of several processes the first is traced')
   _cli.add_hosts(parser)
   return parser.parse_args(args)
 

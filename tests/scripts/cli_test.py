@@ -95,6 +95,10 @@ def test_sweep_refuses(pair_dir, broken, tmp_path):
       (sweep(verifier='nowhere'), 'No checkpoint at'),
       (sweep(verifier=broken), 'cut off'),
       (['--gin_file=gin/sweeps/decoder_only.gin'], 'VERIFIER must be set'),
+      (sweep('--gin_file=gin/executors/ray.gin', f'--profile={foreign}',
+             verifier='nowhere'), 'Got --profile and workers of Ray'),
+      (sweep(f'--profile={foreign}/results.jsonl', verifier='nowhere'),
+       'No trace can be written to'),
       (sweep(out=foreign), 'results.jsonl, line 1'),
       (sweep(out=foreign / 'results.jsonl'), 'results.jsonl is no directory')])
   assert not out.exists()
