@@ -42,6 +42,14 @@ def test_every_part_of_a_round_has_its_time(traced):
     assert share == pytest.approx(100 * part / total, abs=.06)
 
 
+def test_what_a_drafter_draws_is_drafting(traced):
+  """Both draw: the drafter its tokens, acceptance what is emitted."""
+  found = [scope for x in profiling.instructions(
+      profiling.newest(traced[1])).values() for _, scope in x.values()]
+  drawn = {profiling.part_of(scope) for scope in found if 'cumsum' in scope}
+  assert drawn == {'drafting', 'sampling'}
+
+
 def test_instructions_are_those_of_the_compiled_program(traced):
   """Against the text of the same program, which XLA itself prints."""
   text = decode.run.lower(SPEC, *ARGS).compile().as_text()
