@@ -1,6 +1,7 @@
 """Traces: where the time went, and that naming parts changes no program."""
 import contextlib
 import json
+import shutil
 
 import jax
 import jax.numpy as jnp
@@ -129,6 +130,17 @@ def test_what_has_no_name_gets_that_of_what_is_near(packed):
       x10='sampling', x11='sampling', x20='drafting', x21='drafting',
       x22='cache_writes', x23='verification', x24='sampling', x25='sampling',
       x26='verification', x27='other', x28='other')
+
+
+def test_xprof_reads_a_trace(traced, tmp_path):
+  convert = pytest.importorskip('xprof.convert.raw_to_tool_data')
+  path = profiling.newest(traced[1])
+  copy = shutil.copy(path, tmp_path)               # xprof writes beside it
+  assert 'graph_viewer' in convert.xspace_to_tool_names([copy])
+  shown, _ = convert.xspace_to_tool_data([copy], 'trace_viewer@', {})
+  names = {event['name'] for event in json.loads(shown)['traceEvents']}
+  step = max(profiling.instructions(path).values(), key=len)
+  assert len(names & step.keys()) > 20
 
 
 # Of a TPU: what is in the trace, tf_op, and microseconds of each event.
