@@ -235,7 +235,8 @@ def _start(run, update, saves, memory, log):
     return (found, None) if memory is None else _parted(found, memory, saves)
   if run.init_from is not None:
     log(f'starting from {run.init_from}')
-  params = start.params(run.init_from, run.lm, key, run.corpus)
+  params = sharding.place(
+      run.lm, start.params(run.init_from, run.lm, key, run.corpus), mesh)
   return sharding.place(run.lm, update.init(params), mesh), memory
 
 

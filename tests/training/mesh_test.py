@@ -10,6 +10,7 @@ import os
 import pathlib
 import subprocess
 import sys
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -121,7 +122,13 @@ def resumed(directory):
     place.mkdir()
     for path in directory.glob('*.*'):
       (place / path.name).symlink_to(path)
-  want = loop.train(run_of(places[0], **ours), log=lambda line: None)
+  begun, init = [], train_step.Update.init
+
+  def noted(self, params):
+    begun.append(laid(params))
+    return init(self, params)
+  with mock.patch.object(train_step.Update, 'init', noted):
+    want = loop.train(run_of(places[0], **ours), log=lambda line: None)
   said, same = broken_off(places[1], ours, ours)
   equal = jax.tree.map(lambda a, b: bool(
       (np.asarray(a) == np.asarray(b)).all()), want, same)
@@ -131,7 +138,7 @@ def resumed(directory):
               bitwise=all(jax.tree.leaves(equal)),
               laid=[laid(x) == laid(want) for x in (
                   same, *(other for _, other in others))],
-              fsdp=laid(others[-1][1]),
+              fsdp=laid(others[-1][1]), begun=begun == [laid(want.params)],
               others=[apart(want.params, x.params) for _, x in others],
               read=apart(want.params, start.restore(places[1] / 'run')[0]))
 
@@ -264,6 +271,7 @@ def test_a_run_that_died_goes_on_bitwise_on_another_mesh_or_by_other_rules(
   got = thorough['resumed']
   assert got['said'] == ['resuming at step 2'] * 4
   assert got['bitwise'] and got['read'] == 0
+  assert got['begun']                  # no device has a whole optimiser
   assert got['laid'] == [True, True, True, False]
   check_shards(got['fsdp'], T5, fsdp=True)
   assert max(got['others']) < NEAR
