@@ -60,7 +60,7 @@ def _flags(args: Sequence[str]) -> argparse.Namespace:
   add('--trace', action='store_true', help='show every round and the origin of '
       'its tokens; NO_COLOR is respected')
   add('--profile', metavar='DIR', help='write a trace for xprof there, and say '
-      'where the time went')
+      'where the time went; of several processes the first is traced')
   _cli.add_hosts(parser)
   return parser.parse_args(args)
 
@@ -157,8 +157,10 @@ def main(args: Sequence[str]) -> None:
   _cli.join(flags)
   # pylint: disable=g-import-not-at-top
   from spec_cascades import hosts
-  lines = hosts.said(lambda: _texts(flags))
   from spec_cascades.evaluation import profiling
+  if flags.profile and hosts.first():
+    profiling.writable(flags.profile)  # or it is refused, before all else
+  lines = hosts.said(lambda: _texts(flags))
   from spec_cascades.evaluation import trace
   from spec_cascades.evaluation import translate
   settings = translate.Settings(

@@ -31,7 +31,8 @@ def parser() -> _cli.Parser:
   add_sweeps(found)
   found.add_argument('--profile', metavar='DIR', help='write a trace for '
                      'xprof there, and say where the time went; for a few '
-                     'EXAMPLES')
+                     'EXAMPLES, not with Ray; of several processes the first '
+                     'is traced')
   _cli.add_hosts(found)
   return found
 
@@ -40,6 +41,8 @@ def main(args: Sequence[str]) -> None:
   flags, bindings = _cli.parse(parser(), args)
   _cli.join(flags)
   jobs = named(flags, bindings)
+  if flags.profile:
+    check_profile(flags.profile, jobs)
   if jobs[1:]:               # before the first one compiles anything
     check_all(jobs)
   failures = [line for job in jobs
@@ -47,6 +50,20 @@ def main(args: Sequence[str]) -> None:
   if failures:
     raise ValueError(f'{len(failures)} points failed; the first is '
                      f'{failures[0]} The same command tries them again.')
+
+
+def check_profile(directory: str, jobs: Sequence[Job]) -> None:
+  """Reads no models; ValueError if there would be no trace of a sweep."""
+  # pylint: disable=g-import-not-at-top
+  from spec_cascades import hosts
+  from spec_cascades.evaluation import executors
+  from spec_cascades.evaluation import profiling
+  if any(isinstance(described(*job).executor, executors.Ray) for job in jobs):
+    raise ValueError('Got --profile and workers of Ray, which decode where '
+                     'this process does not see it; allowed: a sweep without '
+                     'Ray. Leave out one of the two.')
+  if hosts.first():
+    profiling.writable(directory)
 
 
 def add_sweeps(parser: argparse.ArgumentParser) -> None:
@@ -107,11 +124,17 @@ def several(path: pathlib.Path) -> list[Job]:
           for name, files, own in sweeps]
 
 
+def described(files: Sequence[str], bindings: Sequence[str]) -> Any:
+  """A `sweep.Sweep`, of which nothing is read yet."""
+  from spec_cascades.evaluation import sweep  # pylint: disable=g-import-not-at-top
+  _cli.configure(files, bindings)
+  return _cli.call(sweep.Sweep)
+
+
 def checked(files: Sequence[str], bindings: Sequence[str]) -> Any:
   """A sweep that is ready to run."""
   from spec_cascades.evaluation import sweep  # pylint: disable=g-import-not-at-top
-  _cli.configure(files, bindings)
-  return sweep.Run(_cli.call(sweep.Sweep), _cli.loading_bar())
+  return sweep.Run(described(files, bindings), _cli.loading_bar())
 
 
 def measure(files: Sequence[str], bindings: Sequence[str], *,

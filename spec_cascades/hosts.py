@@ -69,6 +69,7 @@ def start(coordinator: str | None = None, num_processes: int | None = None,
   if not training:
     jax.config.update('jax_cpu_collectives_implementation', None)
   _explain()
+  began = time.monotonic()
   try:
     jax.distributed.initialize(
         *given, initialization_timeout=wait,
@@ -76,11 +77,16 @@ def start(coordinator: str | None = None, num_processes: int | None = None,
         cluster_detection_method=None if given == (None,) * 3 else 'deactivate')
   except (OSError, RuntimeError, TypeError, ValueError) as error:
     line = ' '.join(str(error).split())[:200]
+    if given[0] is None and isinstance(error, ValueError):
+      raise ValueError(
+          f'coordinator={AUTO} did not find other processes ({line}); it knows '
+          'Cloud TPUs, Slurm and Open MPI. Elsewhere give coordinator='
+          'HOST:PORT, num_processes and process_id.') from None
     given_wrong = isinstance(error, (TypeError, ValueError))
     raise (ValueError if given_wrong else ConnectionError)(
-        f'The processes did not come together within {wait} s ({line}); check '
-        'that every host runs the same command, and the coordinator '
-        f'{given[0] or AUTO}.') from None
+        f'The processes did not come together in {time.monotonic() - began:.0f}'
+        f' s ({line}); check that every host runs the same command, and the '
+        f'coordinator {given[0] or AUTO}.') from None
 
 
 def _completed(environ, **given) -> tuple[Any, ...] | None:

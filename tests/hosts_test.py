@@ -51,6 +51,27 @@ def test_what_can_not_be_is_refused_before_joining(given, what):
   assert hosts.count() == 1 and hosts.first()
 
 
+@pytest.mark.parametrize('given,error,what', [
+    (dict(coordinator='auto'), ValueError('coordinator_address should be'),
+     'auto did not find other processes (coordinator_address should be)'),
+    (dict(coordinator='auto'), RuntimeError('Deadline\nexceeded'),
+     'in 0 s (Deadline exceeded); check that every host'),
+    (dict(coordinator=PLACE, num_processes=2, process_id=0),
+     RuntimeError('in use'), f'in 0 s (in use); check that every host runs the '
+     f'same command, and the coordinator {PLACE}.')])
+def test_a_failed_join_says_no_time_that_was_not_waited(given, error, what,
+                                                        monkeypatch):
+  def fail(*args, **rest):
+    raise error
+  monkeypatch.setattr(jax.distributed, 'initialize', fail)
+  monkeypatch.setattr(jax.config, 'update', lambda *pair: None)
+  monkeypatch.setattr(hosts, '_explain', lambda: None)
+  with pytest.raises(ValueError) as raised:
+    hosts.start(**given, environ={})
+  assert what in str(raised.value) and '\n' not in str(raised.value)
+  assert '300' not in str(raised.value)
+
+
 def test_an_error_of_a_collective_is_explained(monkeypatch):
   broken = jax.errors.JaxRuntimeError(
       'INTERNAL: Gloo all-reduce failed: Connection closed by peer\nmore')

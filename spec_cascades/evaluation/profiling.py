@@ -49,12 +49,7 @@ def traced(directory: str | None,
   if directory is None:
     yield
     return
-  folder = pathlib.Path(directory).expanduser()
-  try:
-    folder.mkdir(parents=True, exist_ok=True)
-  except OSError as error:
-    raise ValueError(f'No trace can be written to {directory} ({error}); give '
-                     'another directory.') from None
+  folder = writable(directory)
   options = jax.profiler.ProfileOptions()
   options.python_tracer_level = 0         # its events would be most of the file
   with jax.profiler.trace(folder, profiler_options=options):
@@ -63,6 +58,17 @@ def traced(directory: str | None,
   for line in summary(seconds(path)):
     show(line)
   show(f'{path}: open with xprof --logdir={directory}')
+
+
+def writable(directory: str) -> pathlib.Path:
+  """A directory for traces, made; ValueError if it can't be written to."""
+  folder = pathlib.Path(directory).expanduser()
+  try:
+    (folder / 'plugins' / 'profile').mkdir(parents=True, exist_ok=True)
+  except OSError as error:
+    raise ValueError(f'No trace can be written to {directory} ({error}); give '
+                     'another directory.') from None
+  return folder
 
 
 def newest(folder: pathlib.Path) -> pathlib.Path:

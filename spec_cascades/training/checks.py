@@ -30,7 +30,7 @@ def check(run: Any) -> None:
       not, a loss of another model, or what is not installed.
   """
   start.check(run.lm, run.corpus, run.recipe.max_length)
-  sharding.layout(run.mesh, run.lm)
+  sharding.layout(run.mesh, run.lm, rules=run.rules)
   _objective(run)
   if run.recipe.tensorboard:
     tensorboard.check()

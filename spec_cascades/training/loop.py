@@ -122,6 +122,9 @@ class Run:
       as they are: ('token_embedder/',).
     mesh: Devices that batches are split over, and parameters, see `sharding`:
       of all processes. A run may go on on another mesh.
+    rules: What is cut there, a key of `spec_cascades.sharding.RULES`: 'fsdp'
+      cuts what is left of each matrix over the devices of a batch, too. A run
+      may go on by others.
   """
   lm: Any
   corpus: data_lib.ParallelText
@@ -137,6 +140,7 @@ class Run:
   decay: Callable[..., Any] = optimizers.rsqrt
   freeze: tuple[str, ...] = ()
   mesh: tuple[int, int] = (1, 1)
+  rules: str = 'tensor'
 
 
 def train(run: Run, *, log: Callable[[str], None] = print
@@ -217,7 +221,8 @@ def optimizer_of(run: Run) -> optax.GradientTransformation:
 
 def _start(run, update, saves, memory, log):
   """The newest checkpoint of this run, or a fresh state; and the memory."""
-  key, mesh = jax.random.key(run.recipe.seed), sharding.layout(run.mesh)
+  key = jax.random.key(run.recipe.seed)
+  mesh = sharding.layout(run.mesh, rules=run.rules)
   fresh = lambda: update.init(run.lm.init_params(key))
   newest = saves.latest_step()
   if newest is not None:
@@ -230,7 +235,8 @@ def _start(run, update, saves, memory, log):
     return (found, None) if memory is None else _parted(found, memory, saves)
   if run.init_from is not None:
     log(f'starting from {run.init_from}')
-  params = start.params(run.init_from, run.lm, key, run.corpus)
+  params = sharding.place(
+      run.lm, start.params(run.init_from, run.lm, key, run.corpus), mesh)
   return sharding.place(run.lm, update.init(params), mesh), memory
 
 
@@ -255,7 +261,8 @@ def _teacher(run):
   if run.teacher is None:
     return None, None
   lm, params = start.teacher(run.teacher, run.lm, run.corpus.vocabulary)
-  return lm, sharding.place(lm, params, sharding.layout(run.mesh, lm))
+  return lm, sharding.place(
+      lm, params, sharding.layout(run.mesh, lm, rules=run.rules))
 
 
 def saved(state: Any) -> ocp.args.StandardSave:

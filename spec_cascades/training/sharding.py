@@ -20,17 +20,23 @@ from spec_cascades.models import reduced
 DATA, _ = sharding.AXES
 
 
-def layout(shape: tuple[int, int], *lms: Any) -> sharding.Layout:
+def layout(shape: tuple[int, int], *lms: Any,
+           rules: str = 'tensor') -> sharding.Layout:
   """The first data x model devices, on which these models can lie.
 
   Args:
     shape: Devices that a batch is split over, and parameters.
     *lms: A student and its teacher, say.
+    rules: What is cut, a key of `sharding.RULES`.
 
   Raises:
-    ValueError: There are not so many devices, or other processes have more, or
-      `model` does not divide the heads, the MLPs or the vocabulary of a model.
+    ValueError: There are no such rules or not so many devices, or other
+      processes have more, or `model` does not divide the heads, the MLPs or the
+      vocabulary of a model.
   """
+  if rules not in list(sharding.RULES):
+    raise ValueError(f'Got rules={rules!r}; allowed: '
+                     f'{", ".join(sharding.RULES)}.')
   if len(shape) != 2:
     raise ValueError(f'Got mesh={tuple(shape)}; allowed: (data, model), such '
                      'as (8, 1).')
@@ -54,7 +60,7 @@ def layout(shape: tuple[int, int], *lms: Any) -> sharding.Layout:
           f'Got mesh={tuple(shape)}; {shape[1]} does not divide '
           f'{", ".join(wrong)} of a {type(lm).__name__} to train or to learn '
           'from. Give a model axis that divides them, such as 1.')
-  return sharding.Layout(sharding.mesh(*shape, there[:count]), 'tensor')
+  return sharding.Layout(sharding.mesh(*shape, there[:count]), rules)
 
 
 def like(lm: Any, shapes: Any, on: sharding.Layout) -> Any:
@@ -81,6 +87,8 @@ def _put(tree, shardings):
     return jax.device_put(tree, shardings)
 
   def put(x, where):
+    if getattr(x, 'sharding', None) == where:
+      return x
     whole = np.asarray(x)
     return jax.make_array_from_callback(whole.shape, where, whole.__getitem__)
   return jax.tree.map(put, tree, shardings)

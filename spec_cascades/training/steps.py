@@ -79,7 +79,7 @@ class Steps:
     self.state, self.step, self.waited = state, int(state.step), 0.0
     self.memory, self._lessons = memory, lessons
     self._run, self._teacher, self._progress = run, teacher, progress
-    self._mesh = sharding.layout(run.mesh)
+    self._mesh = sharding.layout(run.mesh, rules=run.rules)
     where = jax.tree.map(lambda x: x.sharding, state)
     self._update = jax.jit(update, donate_argnums=0,
                            out_shardings=(where, None))

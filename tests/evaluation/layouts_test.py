@@ -8,6 +8,9 @@ from spec_cascades import sharding
 from spec_cascades.checkpoints import loading
 from spec_cascades.evaluation import tpu
 from spec_cascades.models import presets
+from spec_cascades.training import optimizers
+from spec_cascades.training import sharding as training
+from spec_cascades.training import train_step
 
 MESH = jax.sharding.AbstractMesh((2, 4), sharding.AXES)
 # Billions of parameters: of T5 v1.1's checkpoints, and of
@@ -44,3 +47,18 @@ def test_a_chip_holds_its_part_of_a_published_size(name, rules):
   cut = 2 * (table / parts[0] + matrices / parts[1])
   print(f'{name}, {rules}: {found / 2**30:.2f} GiB')
   assert cut < found <= cut + 4 * vectors
+
+
+@pytest.mark.parametrize('size,optimizer,want', [
+    ('xl', 'adafactor', (10.6, 2.7, 1.4)), ('xl', 'adamw', (31.8, 8.0, 4.1)),
+    ('xxl', 'adafactor', (41.5, 10.4, 5.3)),
+    ('xxl', 'adamw', (124.4, 31.1, 15.7))])
+def test_a_chip_holds_its_part_of_a_training_run(size, optimizer, want):
+  """GiB in docs/training.md: parameters, and what an optimiser keeps."""
+  lm = presets.model(f't5_1_1_{size}')
+  update = train_step.Update(lm, getattr(optimizers, optimizer)(1.))
+  state = jax.eval_shape(
+      lambda: update.init(lm.init_params(jax.random.key(0))))
+  found = [held(training.like(lm, state, sharding.Layout(MESH, rules))) / 2**30
+           for rules in ('data', 'tensor', 'fsdp')]
+  assert found == pytest.approx(want, abs=.051)

@@ -1,6 +1,7 @@
 """Traces: where the time went, and that naming parts changes no program."""
 import contextlib
 import json
+import shutil
 
 import jax
 import jax.numpy as jnp
@@ -40,6 +41,14 @@ def test_every_part_of_a_round_has_its_time(traced):
   for name, share in shares.items():
     part = spent.get(name.replace(' ', '_'), 0)
     assert share == pytest.approx(100 * part / total, abs=.06)
+
+
+def test_what_a_drafter_draws_is_drafting(traced):
+  """Both draw: the drafter its tokens, acceptance what is emitted."""
+  found = [scope for x in profiling.instructions(
+      profiling.newest(traced[1])).values() for _, scope in x.values()]
+  drawn = {profiling.part_of(scope) for scope in found if 'cumsum' in scope}
+  assert drawn == {'drafting', 'sampling'}
 
 
 def test_instructions_are_those_of_the_compiled_program(traced):
@@ -121,6 +130,17 @@ def test_what_has_no_name_gets_that_of_what_is_near(packed):
       x10='sampling', x11='sampling', x20='drafting', x21='drafting',
       x22='cache_writes', x23='verification', x24='sampling', x25='sampling',
       x26='verification', x27='other', x28='other')
+
+
+def test_xprof_reads_a_trace(traced, tmp_path):
+  convert = pytest.importorskip('xprof.convert.raw_to_tool_data')
+  path = profiling.newest(traced[1])
+  copy = shutil.copy(path, tmp_path)               # xprof writes beside it
+  assert 'graph_viewer' in convert.xspace_to_tool_names([copy])
+  shown, _ = convert.xspace_to_tool_data([copy], 'trace_viewer@', {})
+  names = {event['name'] for event in json.loads(shown)['traceEvents']}
+  step = max(profiling.instructions(path).values(), key=len)
+  assert len(names & step.keys()) > 20
 
 
 # Of a TPU: what is in the trace, tf_op, and microseconds of each event.

@@ -99,6 +99,10 @@ def test_sweep_refuses(pair_dir, broken, tmp_path):
       (sweep(verifier='nowhere'), 'No checkpoint at'),
       (sweep(verifier=broken), 'cut off'),
       (['--gin_file=gin/sweeps/decoder_only.gin'], 'VERIFIER must be set'),
+      (sweep('--gin_file=gin/executors/ray.gin', f'--profile={foreign}',
+             verifier='nowhere'), 'Got --profile and workers of Ray'),
+      (sweep(f'--profile={foreign}/results.jsonl', verifier='nowhere'),
+       'No trace can be written to'),
       (sweep(out=foreign), 'results.jsonl, line 1'),
       (sweep(out=foreign / 'results.jsonl'), 'results.jsonl is no directory')])
   assert not out.exists()
@@ -135,7 +139,9 @@ def test_decode_refuses(pair_dir, broken, tmp_path):
       (decode('--max_input_length', '2'), 'takes at most 2'),
       (decode('--dtype', 'float16'), "'float16'; allowed: float32, bfloat16"),
       (decode(verifier='nowhere'), 'No checkpoint at'),
-      (decode(verifier=broken), 'cut off')])
+      (decode(verifier=broken), 'cut off'),
+      (decode('--profile', str(empty), verifier='nowhere'), 'No trace can be'),
+      (decode('--profile', str(empty / 'in')), 'No trace can be written to')])
 
 
 def test_a_drafter_that_is_not_needed_is_not_read(pair_dir):

@@ -84,11 +84,13 @@ def test_what_one_process_can_not_read_all_say(corpus, tmp_path):
 
 
 @pytest.mark.slow
-def test_two_processes_train_as_one(corpus, tmp_path):
+@pytest.mark.parametrize('rules', ['tensor', 'fsdp'])
+def test_two_processes_train_as_one(corpus, tmp_path, rules):
   """Scores, checkpoints and the last parameters; one process writes."""
   numbers = recipe(steps=4, warmup=2, cooldown=0, save_every=2, eval_every=4,
                    log_every=2, eval_sentences=1, eval_batch=1, max_length=3)
-  texts, (got, step) = trained(tmp_path / 'two', corpus, numbers, 2, MESH)
+  texts, (got, step) = trained(tmp_path / 'two', corpus, numbers, 2,
+                               f'{MESH}loop.Run.rules = {rules!r}\n')
   want = loop.train(run_of(corpus, tmp_path / 'one', **vars(numbers)),
                     log=lambda line: None).params
   assert step == 4 and apart(want, got) < NEAR

@@ -10,6 +10,7 @@ import os
 import pathlib
 import subprocess
 import sys
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -35,9 +36,11 @@ from training.runs import SIZES, recipe
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FLAGS = '--xla_force_host_platform_device_count=8'
 ONE, OURS = (1, 1), (2, 4)
+FSDP = dict(mesh=OURS, rules='fsdp')
 NEAR = 1e-5
-# Logical axes of the modules, as T5X calls them, that lie on `model`.
-CUT = 'vocab', 'mlp', 'heads', 'joined_kv'
+# Logical axes of the modules, as T5X calls them, that lie on `model`; and on
+# `data` where all is cut, but for the width of a table of embeddings.
+CUT, WIDTH, TABLE = ('vocab', 'mlp', 'heads', 'joined_kv'), 'embed', 'embedding'
 T5 = t5.T5(t5.T5Config(**{**SIZES, 'num_heads': 8, 'head_dim': 2}))
 # Keys and values of one head: they are not cut.
 GEMMA = gemma.Gemma(dataclasses.replace(
@@ -45,7 +48,7 @@ GEMMA = gemma.Gemma(dataclasses.replace(
     num_kv_heads=1, head_dim=8, num_layers=1, windows=(0,)))
 
 
-def run_of(directory, mesh, lm=T5, **changes):
+def run_of(directory, mesh, lm=T5, rules='tensor', **changes):
   """Of texts in `directory`; 10 rows a batch, which 8 does not divide."""
   words = text.Vocabulary(str(directory / f'{tinypair.PIECES}.model'))
   corpus = data.ParallelText(str(directory), words, buckets=(48,),
@@ -54,7 +57,7 @@ def run_of(directory, mesh, lm=T5, **changes):
                              eval_sentences=1, eval_batch=1, max_length=3),
                       **changes})
   return loop.Run(lm, corpus, str(directory / 'run'), numbers, mesh=mesh,
-                  optimizer=optimizers.adamw)
+                  rules=rules, optimizer=optimizers.adamw)
 
 
 def steps_of(run, count=3):
@@ -62,7 +65,7 @@ def steps_of(run, count=3):
   update = train_step.Update(run.lm, run.optimizer(.01))
   state = sharding.place(
       run.lm, update.init(run.lm.init_params(jax.random.key(0))),
-      sharding.layout(run.mesh, run.lm))
+      sharding.layout(run.mesh, run.lm, rules=run.rules))
   folder, found = pathlib.Path(run.model_dir), []
   folder.mkdir(exist_ok=True)
   with progress.Progress(folder, [].append, total=9, tensorboard=False) as said:
@@ -97,66 +100,81 @@ class Killed(Exception):
   pass
 
 
-def broken_off(directory, mesh, then):
-  """Dies in step 4, behind a checkpoint; the same call goes on."""
+def broken_off(directory, before, then):
+  """Dies in step 4, behind a checkpoint; the same call goes on, or `then`."""
   def dies(line):
     if line.startswith('step 4/'):
       raise Killed
   try:
-    loop.train(run_of(directory, mesh), log=dies)
+    loop.train(run_of(directory, **before), log=dies)
   except Killed:
     lines = []
-    state = loop.train(run_of(directory, then), log=lines.append)
+    state = loop.train(run_of(directory, **then), log=lines.append)
     return lines[0], state
   return 'was not killed', None
 
 
 def resumed(directory):
-  """A whole run, one that died, and one that went on on another mesh."""
-  places = [directory / name for name in ('whole', 'same', 'other')]
+  """A whole run, one that died, and those that went on otherwise."""
+  ours, one = dict(mesh=OURS), dict(mesh=ONE)
+  places = [directory / name for name in ('whole', 'same', 'a', 'b', 'c')]
   for place in places:
     place.mkdir()
     for path in directory.glob('*.*'):
       (place / path.name).symlink_to(path)
-  want = loop.train(run_of(places[0], OURS), log=lambda line: None)
-  said, same = broken_off(places[1], OURS, OURS)
+  begun, init = [], train_step.Update.init
+
+  def noted(self, params):
+    begun.append(laid(params))
+    return init(self, params)
+  with mock.patch.object(train_step.Update, 'init', noted):
+    want = loop.train(run_of(places[0], **ours), log=lambda line: None)
+  said, same = broken_off(places[1], ours, ours)
   equal = jax.tree.map(lambda a, b: bool(
       (np.asarray(a) == np.asarray(b)).all()), want, same)
-  told, other = broken_off(places[2], ONE, OURS)
-  return dict(said=[said, told], bitwise=all(jax.tree.leaves(equal)),
-              laid=laid(same) == laid(want) == laid(other),
-              other=apart(want.params, other.params),
+  others = [broken_off(*x) for x in zip(
+      places[2:], (one, FSDP, ours), (ours, ours, FSDP))]
+  return dict(said=[said, *(told for told, _ in others)],
+              bitwise=all(jax.tree.leaves(equal)),
+              laid=[laid(x) == laid(want) for x in (
+                  same, *(other for _, other in others))],
+              fsdp=laid(others[-1][1]), begun=begun == [laid(want.params)],
+              others=[apart(want.params, x.params) for _, x in others],
               read=apart(want.params, start.restore(places[1] / 'run')[0]))
 
 
 def refused(directory):
   """What is said of meshes that can't be, before a model is made."""
   out = []
-  for mesh, lm in (((3, 4), T5), ((1, 0), T5), ((8,), T5), ((2, 3), T5),
-                   ((1, 5), GEMMA)):
+  for mesh, lm, rules in (
+      ((3, 4), T5, 'fsdp'), ((1, 0), T5, 'data'), ((8,), T5, 'tensor'),
+      ((2, 3), T5, 'fsdp'), ((1, 5), GEMMA, 'tensor'), (OURS, T5, 'zero'),
+      (OURS, T5, ['fsdp'])):
     try:
-      loop.train(run_of(directory, mesh, lm))
+      loop.train(run_of(directory, mesh, lm, rules))
     except ValueError as error:
       out.append(str(error))
   return out
 
 
-def stepped(directory, lm, meshes):
+def stepped(directory, lm, *places):
   """Losses on each mesh, how far parameters are apart, and how they lie."""
-  found = [steps_of(run_of(directory, mesh, lm)) for mesh in (ONE, *meshes)]
+  found = [steps_of(run_of(directory, lm=lm, **place))
+           for place in (dict(mesh=ONE), *places)]
   return dict(losses=[losses for losses, _ in found],
               apart=[apart(found[0][1].params, x.params) for _, x in found],
-              laid=laid(found[-1][1]))
+              laid=[laid(x) for _, x in found])
 
 
 def main():
   jax.config.update('jax_numpy_rank_promotion', 'raise')
   directory, part = pathlib.Path(sys.argv[1]), sys.argv[2]
   if part == 'quick':
-    found = dict(t5=stepped(directory, T5, ((8, 1), (1, 8), OURS)),
-                 refused=refused(directory))
+    found = dict(t5=stepped(
+        directory, T5, dict(mesh=(8, 1)), dict(mesh=(1, 8)), dict(mesh=OURS),
+        dict(mesh=(4, 1), rules='fsdp'), FSDP), refused=refused(directory))
   else:
-    found = dict(gemma=stepped(directory, GEMMA, (OURS,)),
+    found = dict(gemma=stepped(directory, GEMMA, dict(mesh=OURS), FSDP),
                  resumed=resumed(directory))
   print(json.dumps(found))
 
@@ -195,56 +213,77 @@ def check_losses(found, meshes):
   assert max(found['apart']) < NEAR
 
 
-def check_shards(laid, lm):
-  """Cut by logical axes: every parameter, and Adam's two moments of it."""
+def cut_of(lm, mesh, fsdp):
+  """The axis of the mesh that each axis of each parameter is cut by."""
   token = jnp.ones((1, 1), jnp.int32)
   inputs = (token, token) if isinstance(lm, t5.T5) else (token,)
-  axes = {name: tuple(
-      'model' if axis in CUT and size % OURS[1] == 0 and not
-      (len(shape) == 2 and lm is GEMMA and name.split('/')[-2] in
-       ('key', 'value')) else None for axis, size in zip(names, shape))
-          for name, (shape, names) in tiny.layout(lm, *inputs).items()}
-  cut = 0
+
+  def of(path, matrix, axis, size):
+    if axis in CUT and size % mesh[1] == 0 and not (
+        matrix and lm is GEMMA and path.split('/')[-2] in ('key', 'value')):
+      return 'model' if mesh[1] > 1 else None
+    wide = fsdp and matrix and axis == WIDTH and not path.endswith(TABLE)
+    return 'data' if wide and size % mesh[0] == 0 else None
+  return {path: [of(path, len(shape) == 2, axis, size)
+                 for axis, size in zip(names, shape)]
+          for path, (shape, names) in tiny.layout(lm, *inputs).items()}
+
+
+def check_shards(laid, lm, mesh=OURS, fsdp=False):
+  """Cut by logical axes: every parameter, and Adam's two moments of it."""
+  axes, cut = cut_of(lm, mesh, fsdp), []
+  parts = dict(zip(('data', 'model'), mesh))
   for path, (shape, shard, spec) in laid.items():
     parameter = next((x for x in axes if path.endswith('/' + x)), None)
     if parameter is None:
       assert shape == shard == []                    # counts of steps
       continue
     want = axes[parameter]
-    assert shard == [n // OURS[1] if on else n for n, on in zip(shape, want)]
+    assert shard == [n // parts.get(on, 1) for n, on in zip(shape, want)]
     assert spec == [str(x) for x in want]
-    cut += 'model' in want
-  matrices = sum('model' in x for x in axes.values())
-  assert cut == 3 * matrices and matrices > 6
+    cut += [on for on in want if on]
+  for axis in ('data',) * fsdp + ('model',) * (mesh[1] > 1):
+    matrices = sum(axis in x for x in axes.values())
+    assert cut.count(axis) == 3 * matrices and matrices >= 6
 
 
 def test_losses_and_parameters_do_not_depend_on_the_mesh(quick):
-  check_losses(quick['t5'], 3)
+  check_losses(quick['t5'], 5)
 
 
 def test_parameters_and_moments_are_cut_by_their_logical_axes(quick):
-  check_shards(quick['t5']['laid'], T5)
+  *_, tensor, rows, both = quick['t5']['laid']
+  check_shards(tensor, T5)
+  check_shards(rows, T5, (4, 1), fsdp=True)
+  check_shards(both, T5, fsdp=True)
 
 
 @pytest.mark.slow
 def test_a_decoder_is_trained_on_a_mesh(thorough):
-  check_losses(thorough['gemma'], 1)
-  check_shards(thorough['gemma']['laid'], GEMMA)
+  check_losses(thorough['gemma'], 2)
+  check_shards(thorough['gemma']['laid'][1], GEMMA)
+  check_shards(thorough['gemma']['laid'][2], GEMMA, fsdp=True)
 
 
 @pytest.mark.slow
-def test_a_run_that_died_goes_on_bitwise_and_on_another_mesh(thorough):
+def test_a_run_that_died_goes_on_bitwise_on_another_mesh_or_by_other_rules(
+    thorough):
   got = thorough['resumed']
-  assert got['said'] == ['resuming at step 2'] * 2
-  assert got['bitwise'] and got['laid'] and got['read'] == 0
-  assert got['other'] < NEAR
+  assert got['said'] == ['resuming at step 2'] * 4
+  assert got['bitwise'] and got['read'] == 0
+  assert got['begun']                  # no device has a whole optimiser
+  assert got['laid'] == [True, True, True, False]
+  check_shards(got['fsdp'], T5, fsdp=True)
+  assert max(got['others']) < NEAR
 
 
 def test_a_mesh_that_can_not_be_is_refused(quick):
-  many, none, one, heads, decoder = quick['refused']
+  many, none, one, heads, decoder, *rules = quick['refused']
   assert 'mesh=(3, 4), which takes 12 devices; there are 8' in many
   assert 'model of mesh' in none
   assert 'allowed: (data, model)' in one
   assert '3 does not divide' in heads and 'heads (8)' in heads
   assert 'vocab (512)' in heads and 'of a T5' in heads
   assert '5 does not divide' in decoder and 'heads (8)' in decoder
+  for got, line in zip(("'zero'", "['fsdp']"), rules, strict=True):
+    assert line == f'Got rules={got}; allowed: data, tensor, fsdp.'
