@@ -61,9 +61,13 @@ SLOW = [
     *((name, (4, 2), 'fsdp', 'data', 'ensemble') for name in LMS),
     *((name, (2, 4), 'tensor', 'fsdp', 'lossless')
       for name in ('t5_tied', 'llama'))]
-EVERY = [(name, (2, 4), 'tensor', drafters, rule)
-         for (name, drafters), rule in zip(itertools.cycle(
-             [('t5', 'data'), ('gemma', 'tensor')]), rules_lib.RULES)]
+# Each with every rule of the package.
+LAYOUTS = [
+    ('t5', (2, 4), 'tensor', 'data'), ('gemma', (2, 4), 'tensor', 'tensor'),
+    ('t5', (8, 1), 'data', 'data'), ('gemma', (8, 1), 'data', 'data'),
+    ('t5', (4, 2), 'tensor', 'tensor'), ('gemma', (4, 2), 'tensor', 'data'),
+    ('t5', (1, 8), 'tensor', 'tensor'), ('gemma', (1, 8), 'tensor', 'data')]
+EVERY = [(*layout, rule) for rule in rules_lib.RULES for layout in LAYOUTS]
 # Searches for a beta, which go on until every row has its own.
 SEARCHES = dict(LossyBeta=1, LossyBudget=3)
 
@@ -190,9 +194,11 @@ def slow():
   return run(SLOW)['found']
 
 
-@pytest.fixture(scope='module')
-def every():
-  return run(EVERY)['found']
+@functools.cache
+def of_rule(rule):
+  """What was found of its cases of `EVERY`, in a process of their own."""
+  cases = [case for case in EVERY if case[-1] == rule]
+  return dict(zip(cases, run(cases)['found'], strict=True))
 
 
 def layers_of(lm):
@@ -253,9 +259,10 @@ def test_more_meshes_decode_as_one_device(slow, i):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('i', range(len(EVERY)), ids=lambda i: EVERY[i][-1])
-def test_every_rule_decodes_as_on_one_device(every, i):
-  check(EVERY[i], every[i])
+@pytest.mark.parametrize('case', EVERY, ids=lambda case: '-'.join(
+    map(str, case)))
+def test_every_rule_decodes_as_on_one_device(case):
+  check(case, of_rule(case[-1])[case])
 
 
 def test_layouts_cut_what_they_say(fast):
