@@ -232,6 +232,27 @@ def together(make: Callable[[], Any]) -> Any:
   return found
 
 
+def parted(size: int, make: Callable[[int], Any]) -> list[Any]:
+  """[make(0), ..., make(size - 1)], of which each process makes its part.
+
+  Args:
+    size: How many.
+    make: Gives what JSON has.
+
+  Raises:
+    ValueError: `make` raises it somewhere, or processes differ in `size`.
+  """
+  own = together(lambda: [make(i) for i in range(index(), size, count())])
+  if count() == 1:
+    return own
+  sizes = gathered(size)
+  if len(set(sizes)) > 1:
+    raise ValueError(f'Processes have {", ".join(map(str, sizes))} texts; give '
+                     'all the same command and files.')
+  parts = gathered(own)
+  return [parts[i % count()][i // count()] for i in range(size)]
+
+
 def said(make: Callable[[], Any]) -> Any:
   """What `make` returns in the first process; all have to ask."""
   return gathered(make() if first() else None)[0]

@@ -185,6 +185,33 @@ def test_two_processes_talk():
   assert first['again'] == []
 
 
+PARTED = '''
+import json
+from spec_cascades import hosts
+hosts.start()
+def made(i):
+  if i == 3:
+    raise ValueError(f'{i} is wrong')
+  return [hosts.index(), i]
+out = [hosts.parted(3, made)]
+for size in (5, 2 + hosts.index()):
+  try:
+    hosts.parted(size, made)
+  except ValueError as error:
+    out.append(str(error))
+print(json.dumps(out), flush=True)
+hosts.finish()
+'''
+
+
+def test_each_of_two_processes_makes_its_part():
+  for out, _ in processes.finish(processes.start(2, '-c', PARTED)):
+    parts, wrong, unlike = json.loads(out)
+    assert parts == [[0, 0], [1, 1], [0, 2]]
+    assert wrong == '3 is wrong' and unlike.startswith('Processes have 2, 3 te')
+  assert hosts.parted(2, str) == ['0', '1']         # of one process
+
+
 @pytest.mark.parametrize('victim', [
     0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_death_ends_the_other_within_a_minute_in_one_line(victim):
