@@ -166,8 +166,11 @@ class Run:
                    mesh=sweep.mesh, progress=loading),
         [(point.drafter or drafting.NULL, point.gamma) for point in points])
     self.buckets = [programs_lib.Bucket(*pair) for pair in sweep.buckets]
-    self.eos = sweep.asking.ends(self.pair.vocabulary)
-    self.rows = hosts.parted(count, self._encoded)
+    words, texts = self.pair.vocabulary, self.examples
+    self.eos = sweep.asking.ends(words)
+    self.rows = hosts.parted(count, lambda i: examples_lib.encode(
+        words, sweep.asking(words, texts[i].source), self.pair.max_input_length,
+        what=f'Example {texts[i].id}', cut=self.source.cut))
     one_text = self.pair.prompt is text.prefix_prompt
     self.starts = [len(row) if one_text else 1 for row in self.rows]
     for row in self.rows:
@@ -180,14 +183,6 @@ class Run:
     journal_lib.check(self.directory / JOURNAL, self.configuration)
     journal_lib.check_rows(self.directory / RESULTS, self.configuration)
     details.check(self)
-
-  def _encoded(self, index) -> list[int]:
-    """Tokens of an example's prompt."""
-    words, example = self.pair.vocabulary, self.examples[index]
-    return examples_lib.encode(
-        words, self.sweep.asking(words, example.source),
-        self.pair.max_input_length, what=f'Example {example.id}',
-        cut=self.source.cut)
 
   def _inputs(self) -> dict[str, Any]:
     """What every point's content key covers besides the point itself."""
