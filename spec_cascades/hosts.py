@@ -232,6 +232,15 @@ def together(make: Callable[[], Any]) -> Any:
   return found
 
 
+def alike(what: str, value: Any) -> None:
+  """ValueError unless all processes, which all have to ask, give the same."""
+  values = gathered(value)
+  if any(x != values[0] for x in values):
+    raise ValueError(f'Processes differ in {what}: '
+                     f'{", ".join(map(str, values))}; give all the same '
+                     'command and files.')
+
+
 def parted(size: int, make: Callable[[int], Any]) -> list[Any]:
   """[make(0), ..., make(size - 1)], of which each process makes its part.
 
@@ -245,10 +254,7 @@ def parted(size: int, make: Callable[[int], Any]) -> list[Any]:
   own = together(lambda: [make(i) for i in range(index(), size, count())])
   if count() == 1:
     return own
-  sizes = gathered(size)
-  if len(set(sizes)) > 1:
-    raise ValueError(f'Processes have {", ".join(map(str, sizes))} texts; give '
-                     'all the same command and files.')
+  alike('number of texts', size)
   parts = gathered(own)
   return [parts[i % count()][i // count()] for i in range(size)]
 

@@ -208,7 +208,8 @@ def test_each_of_two_processes_makes_its_part():
   for out, _ in processes.finish(processes.start(2, '-c', PARTED)):
     parts, wrong, unlike = json.loads(out)
     assert parts == [[0, 0], [1, 1], [0, 2]]
-    assert wrong == '3 is wrong' and unlike.startswith('Processes have 2, 3 te')
+    assert wrong == '3 is wrong'
+    assert unlike.startswith('Processes differ in number of texts: 2, 3; ')
   assert hosts.parted(2, str) == ['0', '1']         # of one process
 
 

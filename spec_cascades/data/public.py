@@ -94,35 +94,53 @@ def register(
   )
 
 
-def texts(
-    name: str,
-    *,
-    style: str,
-    split: str | None = None,
-    shots: int | None = None,
-    seed: int = 0,
-    tfds_data_dir: Path = None,
-) -> Iterator[Text]:
-  """The prompts and references of a Task, untokenised, in TFDS's order.
+class Texts:
+  """The prompts and references of a Task, untokenised, in order of records.
 
-  Args:
-    name: As in `register`, and so are the others.
-    style: 't5' or 'few_shot'.
-    split: The default is the one whose scores are published.
-    shots: Solved records in a prompt; None takes the data set's number.
-    seed: Of the draw of solved records.
-    tfds_data_dir: Where TFDS has the data set.
-
-  Raises:
-    ValueError: As in `register`; or there is no such split.
+  Records without an answer that counts as right are left out.
   """
-  source, prompts, _ = _pipeline(name, style, shots, seed, tfds_data_dir)
-  split = split or public_datasets.find(name).evaluated
-  require(name, split=split, tfds_data_dir=tfds_data_dir)
-  dataset = prompts(source.get_dataset(split, shuffle=False))
-  return (Text(x['id'].decode(), x['inputs'].decode(),
-               tuple(y.decode() for y in x['references']))
-          for x in dataset.as_numpy_iterator())
+
+  def __init__(self, name: str, *, style: str, split: str | None = None,
+               shots: int | None = None, seed: int = 0,
+               tfds_data_dir: Path = None):
+    """Reads no record but the solved ones.
+
+    Args:
+      name: As in `register`, and so are the others.
+      style: 't5' or 'few_shot'.
+      split: The default is the one whose scores are published.
+      shots: Solved records in a prompt; None takes the data set's number.
+      seed: Of the draw of solved records.
+      tfds_data_dir: Where TFDS has the data set.
+
+    Raises:
+      ValueError: As in `register`; or there is no such split.
+    """
+    source, self._prompts, _ = _pipeline(
+        name, style, shots, seed, tfds_data_dir)
+    self._split = split or public_datasets.find(name).evaluated
+    require(name, split=self._split, tfds_data_dir=tfds_data_dir)
+    self._tfds = source.tfds_dataset
+    found = self._tfds.builder.info
+    self.records = found.splits[self._split].num_examples
+    self.identity = [found.full_name, self._split, self.records,
+                     found.splits[self._split].num_bytes]
+
+  def between(self, start: int, stop: int) -> Iterator[Text]:
+    """Those of records start to stop - 1; no other is read from the disk."""
+    if start >= stop:                   # TFDS has no word for no records
+      return iter(())
+    files_in_turn = dataclasses.replace(
+        self._tfds.read_config, interleave_cycle_length=1)
+    records = self._tfds.builder.as_dataset(
+        split=tfds.core.ReadInstruction(self._split, start, stop, unit='abs'),
+        read_config=files_in_turn)
+    return (Text(x['id'].decode(), x['inputs'].decode(),
+                 tuple(y.decode() for y in x['references']))
+            for x in self._prompts(records).as_numpy_iterator())
+
+  def __iter__(self) -> Iterator[Text]:
+    return self.between(0, self.records)
 
 
 def require(name: str, *, split: str | None = None,

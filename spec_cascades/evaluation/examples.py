@@ -1,13 +1,12 @@
 """Evaluation sets: tab-separated source and reference texts."""
 from __future__ import annotations
 
-import csv
 import dataclasses
 import hashlib
 import json
 import os
 import pathlib
-from typing import Sequence
+from typing import Any, Callable, Sequence
 
 from spec_cascades.evaluation import text
 
@@ -29,8 +28,23 @@ class Example:
     return self.references[0] if self.references else ''
 
 
+def whole(size: int, make: Callable[[int], Any]) -> list[Any]:
+  """As `hosts.parted` where one process reads all."""
+  return [make(i) for i in range(size)]
+
+
+def existing(path: str | os.PathLike, source: str, target: str) -> pathlib.Path:
+  """Where a table is; ValueError if it is not there."""
+  path = pathlib.Path(path).expanduser()
+  if not path.is_file():
+    raise ValueError(f'No evaluation set at {path}; give a tab-separated file '
+                     f'with the columns id, {source}, {target}.')
+  return path
+
+
 def read(path: str | os.PathLike = SOFTWARE_DOCS, *, source: str = 'en',
-         target: str = 'de', limit: int | None = None) -> list[Example]:
+         target: str = 'de', limit: int | None = None,
+         parted: Callable[..., list[Any]] = whole) -> list[Example]:
   """Reads a table with a header `id`, `source`, `target`.
 
   Args:
@@ -38,31 +52,32 @@ def read(path: str | os.PathLike = SOFTWARE_DOCS, *, source: str = 'en',
     source: Column of the input text.
     target: Column of the reference.
     limit: Take the first so many; None takes all.
+    parted: Who reads which line: `hosts.parted` if all processes ask.
 
   Raises:
     ValueError: No file, a column or a text is missing, or limit < 1.
   """
-  path = pathlib.Path(path).expanduser()
-  if not path.is_file():
-    raise ValueError(f'No evaluation set at {path}; give a tab-separated file '
-                     f'with the columns id, {source}, {target}.')
+  path = existing(path, source, target)
   if limit is not None and limit < 1:
     raise ValueError(f'Got {limit} examples; give at least 1, or None for all.')
-  with path.open(encoding='utf-8', newline='') as file:
-    reader = csv.DictReader(file, delimiter='\t', quoting=csv.QUOTE_NONE)
-    missing = {'id', source, target} - set(reader.fieldnames or ())
-    if missing:
-      raise ValueError(f'{path} has no column {", ".join(sorted(missing))}; '
-                       f'its columns are {", ".join(reader.fieldnames or ())}.')
-    rows = list(reader)[:limit]
-  for i, row in enumerate(rows):
-    if not (row[source] or '').strip() or not (row[target] or '').strip():
-      raise ValueError(f'{path}, example {i + 1} ({row["id"]}): the text is '
+  header, *lines = list(filter(
+      None, path.read_text('utf-8').split('\n'))) or ['']
+  columns = header.split('\t')
+  if missing := {'id', source, target} - set(columns):
+    raise ValueError(f'{path} has no column {", ".join(sorted(missing))}; '
+                     f'its columns are {", ".join(columns)}.')
+  def row(i):
+    found = dict(zip(columns, lines[i].split('\t')))
+    id_, *texts = [found.get(x, '') for x in ('id', source, target)]
+    if not all(x.strip() for x in texts):
+      raise ValueError(f'{path}, example {i + 1} ({id_}): the text is '
                        'empty; remove the line or fill it in.')
+    return id_, *texts
+  rows = parted(len(lines[:limit]), row)
   if not rows:
     raise ValueError(f'{path} holds no example; give at least one.')
-  return [Example(i, row['id'], row[source], (row[target],))
-          for i, row in enumerate(rows)]
+  return [Example(i, id_, text, (reference,))
+          for i, (id_, text, reference) in enumerate(rows)]
 
 
 def digest(examples: Sequence[Example]) -> str:

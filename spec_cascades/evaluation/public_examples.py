@@ -4,10 +4,12 @@ Functions load TensorFlow when they are called: only then is data read.
 """
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import os
 from typing import Callable, Sequence
 
+from spec_cascades import hosts
 from spec_cascades.evaluation import examples as examples_lib
 from spec_cascades.evaluation import qualities
 
@@ -20,11 +22,14 @@ def examples(name: str, *, style: str, split: str | None = None,
              ) -> list[examples_lib.Example]:
   """The prompts of a seqio Task as text, so that any tokenizer may read them.
 
+  Of several processes, which all have to ask, each reads a share of the records
+  and gets what the others have read.
+
   Args:
     name: Of the data set, see `data.public_datasets.DATASETS`.
     style: 't5', or 'few_shot' for decoder-only models.
     split: The default is the one whose scores are published.
-    limit: Take the first so many in TFDS's order; None takes all.
+    limit: Take the first so many in order of records; None takes all.
     shots: Solved records in a prompt; None takes the data set's number.
     seed: Of the draw of solved records.
     tfds_data_dir: Where TFDS has the data set; the default is that of TFDS.
@@ -35,13 +40,20 @@ def examples(name: str, *, style: str, split: str | None = None,
   from spec_cascades.data import public  # It loads TensorFlow.
   if limit is not None and limit < 1:
     raise ValueError(f'Got {limit} examples; give at least 1, or None for all.')
-  texts = public.texts(name, style=style, split=split, shots=shots, seed=seed,
-                       tfds_data_dir=tfds_data_dir)
-  return [_example(i, x) for i, x in enumerate(itertools.islice(texts, limit))]
-
-
-def _example(index, text) -> examples_lib.Example:
-  return examples_lib.Example(index, text.id, text.prompt, text.references)
+  texts = hosts.together(lambda: public.Texts(
+      name, style=style, split=split, shots=shots, seed=seed,
+      tfds_data_dir=tfds_data_dir))
+  hosts.alike(f'the records of {name}', texts.identity)
+  limit, found, start = limit or texts.records, [], 0
+  # A record without answers gives no text, so that there may be more to read.
+  while start < texts.records and len(found) < limit:
+    size = min(limit - len(found), texts.records - start)
+    own = [start + size * (hosts.index() + i) // hosts.count() for i in (0, 1)]
+    found += itertools.chain.from_iterable(hosts.gathered(
+        [dataclasses.astuple(x) for x in texts.between(*own)]))
+    start += size
+  return [examples_lib.Example(i, id_, prompt, tuple(references))
+          for i, (id_, prompt, references) in enumerate(found)]
 
 
 def answer(name: str, style: str, text: str) -> str:

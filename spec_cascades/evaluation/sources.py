@@ -3,7 +3,8 @@
   name: What tables call the data.
   cut: Tokens of an input, EOS among them, beyond which it is cut; None: an
     input that is too long is refused.
-  read(limit): The first so many examples, all if None.
+  read(limit): The first so many examples, all if None. Of several processes,
+    which all ask, each reads a share and gets what the others have read.
   clean(text): The answer in a text that a model has written.
 
 In gin: `sweep.Sweep.data = @sources.Corpus()`, or just the path of a table.
@@ -12,16 +13,25 @@ In gin: `sweep.Sweep.data = @sources.Corpus()`, or just the path of a table.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import pathlib
-from typing import Any, ClassVar, Mapping
+from typing import Any, Callable, ClassVar, Mapping
 
 import numpy as np
 
+from spec_cascades import hosts
 from spec_cascades.evaluation import examples as examples_lib
 from spec_cascades.evaluation import host_tensorflow
 from spec_cascades.evaluation import public_examples
 from spec_cascades.evaluation import seqio_tasks
+
+
+def _same(find: Callable[[], pathlib.Path]) -> pathlib.Path:
+  """A file that all processes have, and the same."""
+  path = hosts.together(find)
+  hosts.alike(path.name, hashlib.sha256(path.read_bytes()).hexdigest()[:12])
+  return path
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,8 +54,10 @@ class Table:
 
   def read(self, limit: int | None) -> list[examples_lib.Example]:
     """ValueError if the file can't be read as such a table."""
-    return examples_lib.read(self.path, source=self.source, target=self.target,
-                             limit=limit)
+    path = _same(lambda: examples_lib.existing(
+        self.path, self.source, self.target))
+    return examples_lib.read(path, source=self.source, target=self.target,
+                             limit=limit, parted=hosts.parted)
 
   def clean(self, text: str) -> str:
     return text
@@ -80,23 +92,34 @@ class Corpus:
 
   def read(self, limit: int | None) -> list[examples_lib.Example]:
     """ValueError if there is no such split, or nothing is left of it."""
-    path = pathlib.Path(self.directory).expanduser() / f'{self.split}.jsonl'
-    if not path.is_file():
-      raise ValueError(f'No corpus at {path}; make it with '
-                       'scripts/build_corpus.py.')
-    lines = [json.loads(x) for x in path.read_text('utf-8').splitlines()]
-    if lines and not {self.source, self.target} <= set(lines[0]):
-      raise ValueError(f'{path} has no {self.source} or no {self.target}; its '
-                       f'keys are {", ".join(lines[0])}.')
-    kept = [x for x in lines if not (self.distinct and x['near_duplicate'])
-            and (self.characters is None
-                 or len(x[self.source]) <= self.characters)]
+    path = _same(self._path)
+    lines = path.read_text('utf-8').splitlines()
+    kept = [i for i, keep in enumerate(hosts.parted(
+        len(lines), lambda i: self._keeps(path, json.loads(lines[i])))) if keep]
     if not kept:
       raise ValueError(f'No example of {path} is left; allow more '
                        'characters, or distinct=False.')
     order = np.random.default_rng(self.seed).permutation(len(kept))[:limit]
-    return [examples_lib.Example(i, x['id'], x[self.source], (x[self.target],))
-            for i, x in enumerate(kept[j] for j in order)]
+    def text(i):
+      found = json.loads(lines[kept[order[i]]])
+      return found['id'], found[self.source], found[self.target]
+    return [examples_lib.Example(i, id_, source, (target,))
+            for i, (id_, source, target) in enumerate(
+                hosts.parted(len(order), text))]
+
+  def _path(self) -> pathlib.Path:
+    path = pathlib.Path(self.directory).expanduser() / f'{self.split}.jsonl'
+    if not path.is_file():
+      raise ValueError(f'No corpus at {path}; make it with '
+                       'scripts/build_corpus.py.')
+    return path
+
+  def _keeps(self, path, line) -> bool:
+    if not {self.source, self.target} <= set(line):
+      raise ValueError(f'{path} has no {self.source} or no {self.target}; its '
+                       f'keys are {", ".join(line)}.')
+    return not (self.distinct and line['near_duplicate']) and (
+        self.characters is None or len(line[self.source]) <= self.characters)
 
   def clean(self, text: str) -> str:
     return text

@@ -102,7 +102,7 @@ def _prompts(name, data, **kwargs):
   from spec_cascades.data import public
 
   kwargs = {'style': 'few_shot', 'tfds_data_dir': data, **kwargs}
-  return {x.id: x.prompt for x in public.texts(name, **kwargs)}
+  return {x.id: x.prompt for x in public.Texts(name, **kwargs)}
 
 
 @pytest.mark.parametrize('name', WANTED)
@@ -167,7 +167,7 @@ def test_the_draw_follows_the_seed_and_not_the_files(data, tmp_path):
 
   name = 'gsm8k'
   publicdata.prepare(name, tmp_path, order=-1)
-  first, other = ([x.id for x in public.texts(
+  first, other = ([x.id for x in public.Texts(
       name, style='t5', split='train', tfds_data_dir=x)]
                   for x in (data, tmp_path))
   assert first != other and sorted(first) == sorted(other)
@@ -207,7 +207,7 @@ def test_a_missing_data_set_is_refused_in_one_line(name, tmp_path):
   from spec_cascades.data import public
 
   use = [lambda: _register(name, tmp_path, style='t5'),
-         lambda: public.texts(name, style='t5', tfds_data_dir=tmp_path)]
+         lambda: public.Texts(name, style='t5', tfds_data_dir=tmp_path)]
   for function in use:
     with pytest.raises(ValueError) as error:
       function()

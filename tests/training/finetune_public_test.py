@@ -43,7 +43,7 @@ def test_lines_are_the_prompts_and_their_answers(prepared, name):
   words = text.Vocabulary(str(prepared / 'weights/sentencepiece.model'))
   reader = seqio_lines.SeqioLines(
       sources.Public(name, data_dir=str(prepared)), vocabulary=words)
-  want = [x.prompt for x in public.texts(
+  want = [x.prompt for x in public.Texts(
       name, style='t5', split='train', tfds_data_dir=prepared)]
   got = sorted(reader('train'), key=lambda x: x[0])
   assert [x['inputs'] for _, x in got] == want and want
