@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import secrets
 import subprocess
 import sys
 import time
@@ -196,7 +197,10 @@ def gathered(value: Any) -> list[Any]:
     return [value]
   board = Board('gathered')
   board.put(index(), value)
-  return [board.get(i) for i in range(count())]
+  found = [board.get(i) for i in range(count())]
+  barrier('gathered')                 # all have read; the store needn't keep it
+  board.take(index())
+  return found
 
 
 def exchanged(value: Any) -> list[Any]:
@@ -269,6 +273,33 @@ def barrier(name: str) -> None:
   if count() > 1:
     Board('barrier')                    # the same number everywhere
     _client().wait_at_barrier(f'{name}{Board._made}', DAY)
+
+
+def folder(name: str, path: str) -> pathlib.Path:
+  """A folder that is made, and that all processes, which have to ask, share.
+
+  Raises:
+    ValueError: It is none, or not the same for all.
+  """
+  if '://' in path:
+    raise ValueError(f'Got {name}={path}; allowed: a folder. Mount the bucket '
+                     '(gcsfuse, say), and give where.')
+  found = pathlib.Path(path).expanduser().absolute()
+  found.mkdir(parents=True, exist_ok=True)
+  if count() == 1:
+    return found
+  token = found / said(lambda: f'.{secrets.token_hex(8)}')
+  if first():
+    token.touch()
+  barrier('folder')
+  seen = gathered(token.exists())
+  if first():
+    token.unlink()
+  if blind := [str(i) for i, sees in enumerate(seen) if not sees]:
+    raise ValueError(f'{name}={path} of process {", ".join(blind)} is another '
+                     'folder than that of process 0; give one on a file system '
+                     'that all hosts see: NFS, or a bucket that all mounted.')
+  return found
 
 
 def local(tree: Any) -> Any:

@@ -185,6 +185,33 @@ def test_two_processes_talk():
   assert first['again'] == []
 
 
+FOLDER = '''
+import os, sys
+from spec_cascades import hosts
+hosts.start()
+try:
+  hosts.folder('model_dir', sys.argv[1])
+  hosts.folder('model_dir', sys.argv[2] + os.environ['JAX_PROCESS_ID'])
+except ValueError as error:
+  print(error)
+hosts.finish()
+'''
+
+
+def test_a_folder_that_is_not_shared_is_refused_by_all(tmp_path):
+  for out, _ in processes.finish(processes.start(
+      2, '-c', FOLDER, tmp_path / 'one', tmp_path / 'own')):
+    assert out.startswith(f'model_dir={tmp_path}/own')
+    assert 'of process 1 is another folder than that of process 0' in out
+  assert not list((tmp_path / 'one').iterdir())
+  assert not list((tmp_path / 'own0').iterdir())
+
+
+def test_a_bucket_is_no_folder():
+  with pytest.raises(ValueError, match='gs://b/run; allowed: a folder. Mount'):
+    hosts.folder('model_dir', 'gs://b/run')
+
+
 PARTED = '''
 import json
 from spec_cascades import hosts

@@ -80,7 +80,7 @@ RECORDS = {
     'natural_questions': _natural_questions, 'trivia_qa': _trivia_qa}
 
 
-def prepare(name, data_dir, order=1):
+def prepare(name, data_dir, order=1, files=1):
   """Writes one data set; `order` -1 writes its records from the last on."""
   import tensorflow_datasets as tfds
   from spec_cascades.data import public_datasets
@@ -96,7 +96,8 @@ def prepare(name, data_dir, order=1):
   builder = tfds.builder(chosen.tfds_name, data_dir=data_dir)
   splits = lambda *unused, **kwargs: {x: generate(x) for x in chosen.splits}
   with mock.patch.object(type(builder), '_split_generators', splits):
-    builder.download_and_prepare()
+    builder.download_and_prepare(
+        download_config=tfds.download.DownloadConfig(num_shards=files))
 
 
 def prepare_mbpp(data_dir, tmp_path, num_tasks=974):

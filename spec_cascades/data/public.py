@@ -127,7 +127,10 @@ class Texts:
                      found.splits[self._split].num_bytes]
 
   def between(self, start: int, stop: int) -> Iterator[Text]:
-    """Those of records start to stop - 1; no other is read from the disk."""
+    """Those of records start to stop - 1.
+
+    Files before them are not opened; in a file TFDS skips what is before them.
+    """
     if start >= stop:                   # TFDS has no word for no records
       return iter(())
     files_in_turn = dataclasses.replace(

@@ -2,12 +2,16 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
+import itertools
 import json
 import os
 import pathlib
-from typing import Any, Callable, Sequence
+from typing import Sequence
 
+from spec_cascades import hosts
+from spec_cascades.data import shares
 from spec_cascades.evaluation import text
 
 SOFTWARE_DOCS = (pathlib.Path(__file__).resolve().parents[1] / 'assets'
@@ -28,12 +32,7 @@ class Example:
     return self.references[0] if self.references else ''
 
 
-def whole(size: int, make: Callable[[int], Any]) -> list[Any]:
-  """As `hosts.parted` where one process reads all."""
-  return [make(i) for i in range(size)]
-
-
-def existing(path: str | os.PathLike, source: str, target: str) -> pathlib.Path:
+def _existing(path: str | os.PathLike, source: str, target: str) -> pathlib.Path:
   """Where a table is; ValueError if it is not there."""
   path = pathlib.Path(path).expanduser()
   if not path.is_file():
@@ -43,37 +42,39 @@ def existing(path: str | os.PathLike, source: str, target: str) -> pathlib.Path:
 
 
 def read(path: str | os.PathLike = SOFTWARE_DOCS, *, source: str = 'en',
-         target: str = 'de', limit: int | None = None,
-         parted: Callable[..., list[Any]] = whole) -> list[Example]:
+         target: str = 'de', limit: int | None = None) -> list[Example]:
   """Reads a table with a header `id`, `source`, `target`.
+
+  Of several processes, which all have to ask, each reads a share of it.
 
   Args:
     path: UTF-8, tab-separated, one example a line, no quoting.
     source: Column of the input text.
     target: Column of the reference.
     limit: Take the first so many; None takes all.
-    parted: Who reads which line: `hosts.parted` if all processes ask.
 
   Raises:
     ValueError: No file, a column or a text is missing, or limit < 1.
   """
-  path = existing(path, source, target)
+  path = shares.agreed(functools.partial(_existing, path, source, target))
   if limit is not None and limit < 1:
     raise ValueError(f'Got {limit} examples; give at least 1, or None for all.')
-  header, *lines = list(filter(
-      None, path.read_text('utf-8').split('\n'))) or ['']
-  columns = header.split('\t')
+  with path.open(encoding='utf-8') as file:
+    columns = file.readline().rstrip('\n').split('\t')
   if missing := {'id', source, target} - set(columns):
     raise ValueError(f'{path} has no column {", ".join(sorted(missing))}; '
                      f'its columns are {", ".join(columns)}.')
-  def row(i):
-    found = dict(zip(columns, lines[i].split('\t')))
-    id_, *texts = [found.get(x, '') for x in ('id', source, target)]
+  def row(line):
+    found = dict(zip(columns, line.split('\t')))
+    return [found.get(x, '') for x in ('id', source, target)]
+  own = hosts.together(lambda: shares.lines(
+      path, (hosts.index(), hosts.count())))
+  rows = list(itertools.chain.from_iterable(hosts.gathered(
+      [row(line) for start, line in own if start and line][:limit])))[:limit]
+  for i, (id_, *texts) in enumerate(rows):
     if not all(x.strip() for x in texts):
       raise ValueError(f'{path}, example {i + 1} ({id_}): the text is '
                        'empty; remove the line or fill it in.')
-    return id_, *texts
-  rows = parted(len(lines[:limit]), row)
   if not rows:
     raise ValueError(f'{path} holds no example; give at least one.')
   return [Example(i, id_, text, (reference,))

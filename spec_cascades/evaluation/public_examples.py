@@ -13,6 +13,7 @@ from spec_cascades import hosts
 from spec_cascades.evaluation import examples as examples_lib
 from spec_cascades.evaluation import qualities
 
+LEAST = 64                         # records that a process reads at a time
 Score = Callable[[Sequence[Sequence[str]], Sequence[str]], dict[str, float]]
 
 
@@ -47,13 +48,14 @@ def examples(name: str, *, style: str, split: str | None = None,
   limit, found, start = limit or texts.records, [], 0
   # A record without answers gives no text, so that there may be more to read.
   while start < texts.records and len(found) < limit:
-    size = min(limit - len(found), texts.records - start)
+    size = min(max(limit - len(found), LEAST * hosts.count()),
+               texts.records - start)
     own = [start + size * (hosts.index() + i) // hosts.count() for i in (0, 1)]
     found += itertools.chain.from_iterable(hosts.gathered(
         [dataclasses.astuple(x) for x in texts.between(*own)]))
     start += size
   return [examples_lib.Example(i, id_, prompt, tuple(references))
-          for i, (id_, prompt, references) in enumerate(found)]
+          for i, (id_, prompt, references) in enumerate(found[:limit])]
 
 
 def answer(name: str, style: str, text: str) -> str:

@@ -13,25 +13,18 @@ In gin: `sweep.Sweep.data = @sources.Corpus()`, or just the path of a table.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import pathlib
-from typing import Any, Callable, ClassVar, Mapping
+from typing import Any, ClassVar, Mapping
 
 import numpy as np
 
 from spec_cascades import hosts
+from spec_cascades.data import shares
 from spec_cascades.evaluation import examples as examples_lib
 from spec_cascades.evaluation import host_tensorflow
 from spec_cascades.evaluation import public_examples
 from spec_cascades.evaluation import seqio_tasks
-
-
-def _same(find: Callable[[], pathlib.Path]) -> pathlib.Path:
-  """A file that all processes have, and the same."""
-  path = hosts.together(find)
-  hosts.alike(path.name, hashlib.sha256(path.read_bytes()).hexdigest()[:12])
-  return path
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,10 +47,8 @@ class Table:
 
   def read(self, limit: int | None) -> list[examples_lib.Example]:
     """ValueError if the file can't be read as such a table."""
-    path = _same(lambda: examples_lib.existing(
-        self.path, self.source, self.target))
-    return examples_lib.read(path, source=self.source, target=self.target,
-                             limit=limit, parted=hosts.parted)
+    return examples_lib.read(self.path, source=self.source, target=self.target,
+                             limit=limit)
 
   def clean(self, text: str) -> str:
     return text
@@ -92,20 +83,19 @@ class Corpus:
 
   def read(self, limit: int | None) -> list[examples_lib.Example]:
     """ValueError if there is no such split, or nothing is left of it."""
-    path = _same(self._path)
-    lines = path.read_text('utf-8').splitlines()
-    kept = [i for i, keep in enumerate(hosts.parted(
-        len(lines), lambda i: self._keeps(path, json.loads(lines[i])))) if keep]
-    if not kept:
+    path = shares.agreed(self._path)
+    own = hosts.together(lambda: self._own(path))
+    counts = hosts.gathered(len(own))
+    if not sum(counts):
       raise ValueError(f'No example of {path} is left; allow more '
                        'characters, or distinct=False.')
-    order = np.random.default_rng(self.seed).permutation(len(kept))[:limit]
-    def text(i):
-      found = json.loads(lines[kept[order[i]]])
-      return found['id'], found[self.source], found[self.target]
+    order = np.random.default_rng(self.seed).permutation(sum(counts))[:limit]
+    first = sum(counts[:hosts.index()])
+    chosen = [(k, *own[k - first]) for k in order.tolist()
+              if first <= k < first + len(own)]
+    texts = {k: found for part in hosts.gathered(chosen) for k, *found in part}
     return [examples_lib.Example(i, id_, source, (target,))
-            for i, (id_, source, target) in enumerate(
-                hosts.parted(len(order), text))]
+            for i, (id_, source, target) in enumerate(map(texts.get, order))]
 
   def _path(self) -> pathlib.Path:
     path = pathlib.Path(self.directory).expanduser() / f'{self.split}.jsonl'
@@ -114,12 +104,18 @@ class Corpus:
                        'scripts/build_corpus.py.')
     return path
 
-  def _keeps(self, path, line) -> bool:
-    if not {self.source, self.target} <= set(line):
-      raise ValueError(f'{path} has no {self.source} or no {self.target}; its '
-                       f'keys are {", ".join(line)}.')
-    return not (self.distinct and line['near_duplicate']) and (
-        self.characters is None or len(line[self.source]) <= self.characters)
+  def _own(self, path) -> list[tuple[str, str, str]]:
+    """Id, input and reference of what is kept of this process's share."""
+    found = []
+    for _, raw in shares.lines(path, (hosts.index(), hosts.count())):
+      line = json.loads(raw)
+      if not {self.source, self.target} <= set(line):
+        raise ValueError(f'{path} has no {self.source} or no {self.target}; '
+                         f'its keys are {", ".join(line)}.')
+      if not (self.distinct and line['near_duplicate']) and (
+          self.characters is None or len(line[self.source]) <= self.characters):
+        found.append((line['id'], line[self.source], line[self.target]))
+    return found
 
   def clean(self, text: str) -> str:
     return text

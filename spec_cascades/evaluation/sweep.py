@@ -21,6 +21,7 @@ from spec_cascades.evaluation import meshes
 from spec_cascades.evaluation import pairs
 from spec_cascades.evaluation import points as points_lib
 from spec_cascades.evaluation import programs as programs_lib
+from spec_cascades.evaluation import publishing
 from spec_cascades.evaluation import qualities
 from spec_cascades.evaluation import results
 from spec_cascades.evaluation import sources
@@ -100,6 +101,9 @@ class Sweep:
       path = getattr(self, name)
       if not isinstance(path, str) and (path, name) != (None, 'drafter'):
         raise ValueError(f'Got {name}={path!r}; allowed: a path.')
+      if path and '://' in path:
+        raise ValueError(f'Got {name}={path}; allowed: a path. Mount the '
+                         'bucket (gcsfuse, say), and give where.')
     if not isinstance(self.top_p, (int, float)):
       raise ValueError(f'Got top_p={self.top_p!r}; allowed: a number above 0, '
                        'to 1.')
@@ -155,6 +159,8 @@ class Run:
                                top_p=sweep.top_p, top_k=sweep.top_k)
     self.source = (sources.Table(sweep.data) if isinstance(sweep.data, str)
                    else sweep.data)
+    hosts.alike('the texts to take', repr((
+        type(self.source).__name__, vars(self.source), sweep.examples)))
     self.examples = self.source.read(sweep.examples)
     count = len(self.examples)
     self.plan = work.Plan(count, min(sweep.timed or count, count), sweep.trials,
@@ -194,7 +200,7 @@ class Run:
         verifier=self.pair.verifier.sha256,
         drafter=self.pair.drafter and self.pair.drafter.sha256,
         parts={name: x.sha256 for name, x in self.pair.parts.items()},
-        dtype=self.sweep.dtype,
+        dtype=self.sweep.dtype, cut=self.source.cut,
         asking=dataclasses.asdict(self.sweep.asking), quality=self.quality.name,
         vocabulary=self.pair.vocabulary_sha256, seed=self.sweep.seed,
         **dataclasses.asdict(self.plan),
@@ -220,7 +226,8 @@ class Run:
                                 self.sweep.seed, self.quality, self.plan)
       failed, spent = {}, {}
       if self.missing(journal):
-        publish = _Publisher(self, journal, programs, figures)
+        publish = publishing.Publisher(self, journal, programs, figures,
+                                       self.directory / RESULTS)
         at_work = worker.Worker(self, journal, publish, progress)
         at_work()
         failed, spent = at_work.failed, at_work.spent
@@ -327,42 +334,6 @@ class Run:
     """Per point, the columns about programs and compilation."""
     return {key: _cost(journal, str(programs.name(point)))
             for key, point in self.points.items()}
-
-
-class _Publisher:
-  """Writes `results.jsonl` anew whenever a point is done."""
-
-  def __init__(self, run: Run, journal: journal_lib.Journal,
-               programs: programs_lib.Programs, figures: summary.Figures):
-    """Starts with the points that were finished before."""
-    self._run, self._journal, self._programs = run, journal, programs
-    self._figures = figures
-    self._needed = len(run.plan.decodes(''))
-    self._done = 0
-    self._rows: dict[str, results.Row] = {}
-    self()
-
-  def __call__(self) -> None:
-    """Looks whether points were finished, here or by another process."""
-    counts = self._journal.counts
-    done = sum(counts[key] == self._needed for key in self._run.points)
-    if done == self._done:
-      return
-    self._done = done
-    with self._journal.locked():      # no process writes fewer rows than others
-      run, records = self._run, self._journal.records
-      ready = self._figures.ready(records)
-      common, costs = run.common(self._journal), run.costs(
-          self._journal, self._programs)
-      for key in ready:
-        if key not in self._rows:
-          self._rows[key] = self._figures.row(key, records, common, costs[key])
-      if ready:
-        results.write_rows(run.directory / RESULTS,
-                           [self._rows[key] for key in ready])
-        if run.sweep.tensorboard:
-          tensorboard.write(run.directory, run.points,
-                            [self._rows[key] for key in ready])
 
 
 def _cost(journal, program: str) -> dict[str, Any]:

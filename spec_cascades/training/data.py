@@ -20,6 +20,7 @@ from typing import Any, Sequence
 import numpy as np
 
 from spec_cascades import hosts
+from spec_cascades.data import shares
 from spec_cascades.evaluation import asking as asking_lib
 from spec_cascades.evaluation import examples
 from spec_cascades.evaluation import text
@@ -27,7 +28,7 @@ from spec_cascades.training import packing
 from spec_cascades.training import trajectories
 
 TARGET = '{target}'
-ALL = (0, 1)                  # the part of a split that is all of it
+ALL = shares.ALL                  # the part of a split that is all of it
 SPLITS = ('train', 'validation', 'test')
 
 
@@ -99,7 +100,7 @@ class ParallelText:
 
   def numbered(self, split: str, part: tuple[int, int] = ALL
                ) -> list[tuple[int, dict]]:
-    """Examples of a split as they are in its file, with their numbers.
+    """Examples of a split as they are in its file, by numbers that order them.
 
     Args:
       split: Its name.
@@ -111,28 +112,38 @@ class ParallelText:
     """
     if self.reader is not None:
       return self.reader(split, part)
-    more = self.more if split == 'train' else ()
-    paths = [_path(directory, split) for directory in (self.directory, *more)]
-    raw = ((f'{path}, line {i}', line) for path in paths
-           for i, line in enumerate(self._raw(path), 1))
-    index, count = part
-    return [(number, self._line(line, where))
-            for number, (where, line) in enumerate(raw)
-            if number % count == index]
+    found, before = [], 0
+    for path in self._paths(split):
+      found += [(before + start, self._line(line, shares.Place(path, start)))
+                for start, line in self._raw(path, part)]
+      before += path.stat().st_size
+    return found
 
-  def _raw(self, path: pathlib.Path) -> list[str]:
+  def _paths(self, split):
+    more = self.more if split == 'train' else ()
+    return [_path(directory, split) for directory in (self.directory, *more)]
+
+  def _place(self, split, number):
+    """What to call the example of a number."""
+    if self.reader is not None:
+      return f'{split}, example {number + 1}'
+    for path in self._paths(split):
+      if number < (size := path.stat().st_size):
+        return shares.Place(path, number)
+      number -= size
+
+  def _raw(self, path: pathlib.Path, part) -> list[tuple[int, str]]:
     if not path.is_file():
       raise ValueError(f'No corpus at {path}; make it with '
                        'scripts/build_corpus.py, or write one JSON object '
                        f'a line with {self.source} and {self.target}.')
     try:
-      with path.open(encoding='utf-8') as file:
-        return list(file)
+      return shares.lines(path, part)
     except (OSError, UnicodeDecodeError) as error:
       raise ValueError(f"{path} can't be read ({error}); it has to be UTF-8 "
                        'that you may read.') from None
 
-  def _line(self, raw: str, where: str) -> dict:
+  def _line(self, raw: str, where: Any) -> dict:
     line = _parsed(raw, where)
     if not all(isinstance(line.get(key), str)
                for key in (self.source, self.target)):
@@ -180,7 +191,7 @@ class ParallelText:
     """Number, input, target and states of the examples that are not long."""
     found, widest = [], max(self.buckets)
     for number, line in self.numbered(split, part):
-      where, own = f'{split}.jsonl, line {number + 1}', None
+      where, own = self._place(split, number), None
       if self.guesses:
         own = trajectories.read(line, self.guesses, where)
       target, states = own or (self._answered(line[self.target]), [])
@@ -212,7 +223,7 @@ class ParallelText:
   def _target_width(self, width: int) -> int:
     return self.target_width or width
 
-  def encode(self, source: str, what: str = 'The input') -> list[int]:
+  def encode(self, source: str, what: Any = 'The input') -> list[int]:
     """Tokens of an input as the model is given them.
 
     Raises:
@@ -318,7 +329,7 @@ def chunks(arrays: dict[str, np.ndarray], rows: int,
   return out
 
 
-def _parsed(line: str, where: str) -> dict:
+def _parsed(line: str, where: Any) -> dict:
   try:
     found = json.loads(line)
   except ValueError as error:

@@ -80,7 +80,7 @@ def cut(found: Mapping[str, Any], length: int) -> dict[str, Any]:
               states=[x for x in found['states'] if x[0] < length])
 
 
-def read(line: Mapping[str, Any], guesses: int, where: str
+def read(line: Mapping[str, Any], guesses: int, where: Any
          ) -> tuple[list[int], list] | None:
   """Tokens and states of a line; None if it has no trajectory.
 

@@ -3,6 +3,7 @@
 Each process has its own devices and decodes units that the first one deals out;
 dealing_test.py has the dealing without a model.
 """
+import json
 import signal
 import sys
 
@@ -125,17 +126,28 @@ def test_four_processes_measure_quality_in_batches_and_latency_apart(
 
 
 @pytest.mark.slow
-def test_processes_that_differ_are_refused(pair_dir, tmp_path):
-  """The second is told of another seed: one line on each, nothing written."""
+@pytest.mark.parametrize('name,said', [
+    ('SEED', 'seed is 1, not 0'), ('sources.Corpus.seed', 'texts to take'),
+    ('sources.Corpus.cut', 'texts to take'), ('EXAMPLES', 'texts to take')])
+def test_processes_that_differ_are_refused(pair_dir, tmp_path, name, said):
+  """The second is told another number: one line on each, nothing written."""
   out = tmp_path / 'out'
+  (tmp_path / 'test.jsonl').write_text('\n'.join(
+      json.dumps(dict(id=str(i), en='a word', de='ein Wort',
+                      near_duplicate=False)) for i in range(9)))
+  command = [*command_of(pair_dir, out, **{
+      'sources.Corpus.directory': tmp_path,
+      'sweep.Sweep.data': '@sources.Corpus()'}),
+             '--gin_file=gin/tasks/debian_ende.gin']
   both = processes.start(2, '-c', f'''
 import os, runpy, sys
 sys.path.insert(0, 'scripts')
-sys.argv = {command_of(pair_dir, out)!r}
-sys.argv.append('--gin.SEED=' + os.environ['JAX_PROCESS_ID'])
+sys.argv = {[str(x) for x in command]!r}
+own = int(os.environ['JAX_PROCESS_ID']) + {0 if name == 'SEED' else 7}
+sys.argv.append(f'--gin.{name}={{own}}')
 runpy.run_path(sys.argv[0], run_name='__main__')
 ''')
   for err in processes.stopped(both):
-    said = [x for x in err.splitlines() if x.startswith('sweep.py: ')]
-    assert len(said) == 1 and 'seed is 1, not 0' in said[0], err
+    lines = [x for x in err.splitlines() if x.startswith('sweep.py: ')]
+    assert len(lines) == 1 and said in lines[0], err
   assert not (out / sweep_lib.JOURNAL).exists()

@@ -87,6 +87,7 @@ def test_sweep_refuses(pair_dir, broken, tmp_path):
       (sweep('--gin.sweep.Sweep.top_k=2.5'), 'top_k=2.5'),
       (sweep('--gin.EXAMPLES=2.5'), 'examples=2.5'),
       (sweep('--gin.OUTPUT_DIR=5'), 'output_dir=5'),
+      (sweep('--gin.OUTPUT_DIR=gs://b/x'), 'allowed: a path. Mount the bucket'),
       (sweep('--gin.chow/points.Curve.alphas=(7.0,)'), 'alpha of Chow is 7.0'),
       (sweep('--gin.TOP_P=0.0'), 'top_p'), (sweep('--gin.SEED=-1'), 'seed=-1'),
       (sweep('--gin.EXAMPLES=0'), 'Got examples=0'),
