@@ -1,0 +1,65 @@
+"""Pictures of training runs: every point that was measured is drawn."""
+import json
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from spec_cascades.training import curves
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def runs(tmp_path):
+  for name, lines in (('verifier', 20), ('drafter', 10)):
+    notes = [dict(step=50 * i, loss=5 / i, tokens_per_second=300., time=9.)
+             for i in range(1, lines + 1)]
+    notes += [dict(step=500, validation_loss=2., bleu=30., time=9.)]
+    (tmp_path / name).mkdir()
+    (tmp_path / name / curves.METRICS).write_text(
+        '\n'.join(map(json.dumps, notes)))
+  return tmp_path
+
+
+def test_a_panel_a_metric_and_a_line_a_run(runs):
+  found = {x: curves.read(runs / x) for x in ('verifier', 'drafter')}
+  losses, bleu = curves.draw(found).axes
+  lines = {line.get_label(): line.get_xydata() for line in losses.get_lines()}
+  assert set(lines) == {'verifier', 'drafter', 'verifier, validation_loss',
+                        'drafter, validation_loss'}
+  np.testing.assert_allclose(lines['drafter'], found['drafter']['loss'])
+  assert lines['verifier, validation_loss'].tolist() == [[500, 2]]
+  assert bleu.get_ylabel() == 'bleu' and len(bleu.get_lines()) == 2
+
+
+def test_a_run_without_a_metric_has_no_line_there(runs):
+  found = {x: curves.read(runs / x) for x in ('verifier', 'drafter')}
+  del found['drafter']['bleu']
+  _, bleu = curves.draw(found).axes
+  assert [x.get_label() for x in bleu.get_lines()] == ['verifier']
+
+
+def script(*args):
+  return subprocess.run(
+      [sys.executable, 'scripts/plot_runs.py', *map(str, args)], cwd=ROOT,
+      capture_output=True, text=True, check=False)
+
+
+def test_the_script_writes_a_picture(runs):
+  path = runs / 'new' / 'curves.png'
+  done = script(runs / 'verifier', runs / 'drafter', f'--output={path}')
+  assert done.returncode == 0 and done.stdout.strip() == str(path)
+  assert path.read_bytes().startswith(b'\x89PNG')
+
+
+@pytest.mark.parametrize('output,place,said', [
+    ('x.doc', 'verifier', 'allowed: a name that ends in .png'),
+    ('x.png', 'nothing', 'No metrics.jsonl in')])
+def test_what_can_not_be_drawn_is_one_line(runs, output, place, said):
+  done = script(runs / place, f'--output={runs / output}')
+  assert done.returncode == 2 and not (runs / output).exists()
+  line, = done.stderr.splitlines()
+  assert said in line
