@@ -33,6 +33,7 @@ from typing import Sequence
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import _cli  # noqa: E402
 import checks  # noqa: E402
+import collected  # noqa: E402
 import slices as lib  # noqa: E402
 
 FOLDER = 'spec_cascades'               # on a host, under its home directory
@@ -81,22 +82,14 @@ class Launch:
   def everywhere(self, some: Sequence[lib.Slice], command: str,
                  what: str) -> None:
     """Runs a command on all hosts; ValueError names those where it failed."""
-    report(self.watched({f'{one.name} host {i}': one.on_host(i, command)
-                         for one, i in self.hosts(some)}), what)
+    lib.report(self.watched({f'{one.name} host {i}': one.on_host(i, command)
+                             for one, i in self.hosts(some)}), what)
 
   def watched(self, commands: dict[str, list[str]], *,
               quiet: bool = False) -> list[lib.Ended]:
     """Runs commands by host; ends them if a slice is lost meanwhile."""
     return self.gcloud.together(commands, quiet=quiet, every=self.poll,
                                 going=lambda: not lost(self))
-
-
-def report(found: Sequence[lib.Ended], what: str) -> None:
-  """ValueError with a line for each host that failed, if any did."""
-  failed = [x for x in found if x.code]
-  if failed:
-    raise ValueError(f'{what} failed on {len(failed)} of {len(found)} hosts: '
-                     f'{"; ".join(map(str, failed))}')
 
 
 def create(launch: Launch, some: Sequence[lib.Slice], *,
@@ -170,11 +163,11 @@ def setup(launch: Launch, some: Sequence[lib.Slice]) -> None:
     path = ARCHIVE if gcloud.dry_run else str(pathlib.Path(folder) / ARCHIVE)
     gcloud.done(['-C', str(_cli.ROOT), 'archive', '--format=tar.gz',
                  f'--output={path}', 'HEAD'], 'git')
-    report(launch.watched({
+    lib.report(launch.watched({
         f'{one.name} host {i}': one.copy(path, f'HOST:{ARCHIVE}', i)
         for one, i in launch.hosts(some)}), 'Copying the sources')
   if launch.head in some and (launch.output / 'runs').is_dir():
-    report(launch.watched({f'{launch.head.name} host 0': launch.head.copy(
+    lib.report(launch.watched({f'{launch.head.name} host 0': launch.head.copy(
         str(launch.output / 'runs'), 'HOST:.', 0)}), 'Copying the results')
   wanted = ['requirements-tpu.txt']
   wanted += ['requirements-ray.txt'] * (len(launch.slices) > 1)
@@ -188,14 +181,22 @@ def setup(launch: Launch, some: Sequence[lib.Slice]) -> None:
   launch.everywhere(some, '; '.join(steps), 'Set-up')
 
 
-def collect(launch: Launch) -> None:
-  """Copies runs/ of the first host here; what is not there yet is no error."""
-  if not launch.gcloud.dry_run:
-    launch.output.mkdir(parents=True, exist_ok=True)
-  ended = launch.gcloud(launch.head.copy(
-      f'HOST:{FOLDER}/runs', str(launch.output), 0))
+def collect(launch: Launch) -> lib.Ended:
+  """Copies runs/ of the first host here, whole or not at all."""
+  one = launch.head
+
+  def copied(folder: pathlib.Path) -> lib.Ended:
+    copy = one.copy(f'HOST:{FOLDER}/runs', str(folder), 0)
+    return launch.watched({f'{one.name} host 0, runs/': copy}, quiet=True)[0]
+  if launch.gcloud.dry_run:
+    return copied(launch.output / collected.FRESH)
+  with collected.fresh(launch.output) as folder:
+    ended = copied(folder)
+    if not ended.code:
+      collected.take(folder, launch.output)
   if ended.code:
     launch.gcloud.say(f'# nothing collected: {ended}')
+  return ended
 
 
 def commands(launch: Launch) -> dict[str, list[str]]:
@@ -229,21 +230,24 @@ def join_ray(launch: Launch) -> None:
 
 
 def run(launch: Launch) -> list[lib.Ended]:
-  """Runs the sweep until it ends or a slice is lost, collecting meanwhile."""
+  """Runs the sweep until it ends or a slice is lost, collecting meanwhile.
+
+  Without results that were copied here in the end it has failed.
+  """
   if len(launch.slices) > 1:
     join_ray(launch)
-  collected = time.monotonic()
+  last = time.monotonic()
 
   def going() -> bool:
-    nonlocal collected
-    if time.monotonic() > collected + launch.collect_every:
+    nonlocal last
+    if time.monotonic() > last + launch.collect_every:
       collect(launch)
-      collected = time.monotonic()
+      last = time.monotonic()
     return not lost(launch)
   found = launch.gcloud.together(commands(launch), going=going,
                                  every=launch.poll)
-  collect(launch)
-  return found
+  ended = collect(launch)
+  return found if any(x.code for x in found) else [ended]
 
 
 def lost(launch: Launch) -> list[lib.Slice]:
@@ -275,7 +279,7 @@ def sweep(launch: Launch) -> None:
     except ValueError as error:
       failed, found = error, [lib.Ended('the start', 1, [str(error)])]
     if launch.gcloud.dry_run:
-      return _say_what_a_loss_takes(launch)
+      return lib.say_what_a_loss_takes(launch.gcloud, launch.slices)
     if not any(x.code for x in found):
       return
     time.sleep(launch.poll)            # until a loss shows, or it has passed
@@ -286,22 +290,14 @@ def sweep(launch: Launch) -> None:
                      or restarts > launch.restarts):
       if failed:
         raise failed
-      report(found, 'The sweep')
+      lib.report(found, 'The sweep')
     for line in [f'{one.name} was taken away' for one in gone] or map(
         str, (x for x in found if x.code)):
       launch.gcloud.say(f'# {line}; the sweep goes on')
 
 
-def _say_what_a_loss_takes(launch: Launch) -> None:
-  """Comments with what is run when slices are taken away."""
-  launch.gcloud.say('# A slice that is taken away, before its set-up:')
-  for one in launch.slices:
-    for args in (one.delete(), one.create()):
-      launch.gcloud.say(f'# {shlex.join(["gcloud", *args])}')
-
-
 def _size(folder: pathlib.Path) -> int:
-  return sum(x.stat().st_size for x in folder.rglob('*.jsonl'))
+  return sum(x.stat().st_size for x in (folder / 'runs').rglob('*.jsonl'))
 
 
 def delete(launch: Launch) -> None:
@@ -310,14 +306,6 @@ def delete(launch: Launch) -> None:
       {one.name: one.delete() for one in launch.slices}) if x.code]
   if failed:
     raise ValueError(f'Not given back: {"; ".join(map(str, failed))}')
-
-
-def remind(launch: Launch) -> None:
-  """Says what still may cost money, and how to give it back."""
-  if not launch.gcloud.dry_run:
-    launch.gcloud.say('# What was asked for costs money until given back:')
-    for one in launch.slices:
-      launch.gcloud.say(shlex.join(['gcloud', *one.delete()]))
 
 
 def _flags(args: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -363,9 +351,12 @@ def _launch(flags: argparse.Namespace, rest: list[str]) -> Launch:
                      'each, such as v4-8, v5litepod-8 or v6e-8.')
   checks.sweep(flags, rest)
   checks.output(flags)
+  output = pathlib.Path(flags.output).expanduser()
+  if not flags.dry_run:
+    collected.settle(output)
   return Launch(lib.Gcloud(flags.dry_run), made, rest,
-                pathlib.Path(flags.output).expanduser(), flags.env, flags.setup,
-                flags.poll, flags.collect_every, flags.restarts)
+                output, flags.env, flags.setup, flags.poll,
+                flags.collect_every, flags.restarts)
 
 
 def main(args: Sequence[str]) -> None:
@@ -374,17 +365,17 @@ def main(args: Sequence[str]) -> None:
   try:
     _act(flags, launch)
   except BaseException:                # an interrupt, too
-    remind(launch)
+    lib.remind(launch.gcloud, launch.slices)
     raise
 
 
 def _act(flags: argparse.Namespace, launch: Launch) -> None:
   if flags.action == 'run':
-    report(run(launch), 'The sweep')
+    lib.report(run(launch), 'The sweep')
   elif flags.action == 'sweep':
     sweep(launch)
   elif flags.action == 'collect':
-    collect(launch)
+    lib.report([collect(launch)], 'Collecting')
   elif flags.action == 'delete':
     flags.delete = True
   else:

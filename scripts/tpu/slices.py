@@ -146,6 +146,14 @@ class Ended:
     return f'{self.where}: exit {self.code}: {said.strip()}'
 
 
+def report(found: Sequence[Ended], what: str) -> None:
+  """ValueError with a part for each host that failed, if any did."""
+  failed = [x for x in found if x.code]
+  if failed:
+    raise ValueError(f'{what} failed on {len(failed)} of {len(found)} hosts: '
+                     f'{"; ".join(map(str, failed))}')
+
+
 class Gcloud:
   """Runs gcloud; with `dry_run` prints what it would run, and runs nothing."""
 
@@ -240,3 +248,19 @@ def state(gcloud: Gcloud, one: Slice) -> str:
   if ended.code or not found:
     raise ValueError(f'The state of {one.name} is not known: {text[:300]}')
   return found[-1]
+
+
+def remind(gcloud: Gcloud, some: Sequence[Slice]) -> None:
+  """Says what still may cost money, and how to give it back."""
+  if not gcloud.dry_run:
+    gcloud.say('# What was asked for costs money until given back:')
+    for one in some:
+      gcloud.say(shlex.join(['gcloud', *one.delete()]))
+
+
+def say_what_a_loss_takes(gcloud: Gcloud, some: Sequence[Slice]) -> None:
+  """Comments with what is run when slices are taken away."""
+  gcloud.say('# A slice that is taken away, before its set-up:')
+  for one in some:
+    for args in (one.delete(), one.create()):
+      gcloud.say(f'# {shlex.join(["gcloud", *args])}')

@@ -7,6 +7,8 @@ Run as a program: `gcloud ARGUMENTS`, in the world that $FAKECLOUD names:
                 ask, setup, ray, sweep: by host and how often it was made, what
                 happens there: an exit code, or 'preempt'; or a list of them,
                 one for each time, the last one stays
+                scp: the same, of folders that are copied from there; all but 0
+                leaves a part of each file
   NAME/         a slice that was asked for; NAME/HOST/ is a host's home
 """
 import json
@@ -84,6 +86,12 @@ def preempt(name):
   signal.pause()                       # a connection that hangs
 
 
+def halve(source, target):
+  """A copy that was cut off."""
+  content = pathlib.Path(source).read_bytes()
+  pathlib.Path(target).write_bytes(content[:len(content) // 2 - 1])
+
+
 def shell(home, command):
   """Runs it there, with the programs of the system; its exit code."""
   env = {'HOME': str(home), 'PATH': os.defpath}
@@ -136,8 +144,14 @@ def node(args, plan, verb, name):
     if not os.path.exists(source):
       fail(f'scp: {source}: No such file or directory')
     if os.path.isdir(source):
+      what = source.startswith(str(home)) and planned(plan, 'scp', name, host)
       shutil.copytree(source, pathlib.Path(target) / pathlib.Path(source).name,
-                      dirs_exist_ok=True)
+                      dirs_exist_ok=True,
+                      copy_function=halve if what else shutil.copy2)
+      if what == 'preempt':
+        preempt(name)
+      if what:
+        fail(f'scp: connection to host {host} lost', what)
     else:
       shutil.copy(source, target)
     return
