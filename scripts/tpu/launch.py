@@ -286,11 +286,13 @@ def sweep(launch: Launch) -> None:
     gone = lost(launch)
     fruitless = 0 if _size(launch.output) > before or gone else fruitless + 1
     before, restarts = _size(launch.output), restarts + 1
-    if not gone and (found[0].code == BAD_INPUT or fruitless == RETRIED
+    bad = any(x.code == BAD_INPUT for x in found)
+    if not gone and (bad or fruitless == RETRIED
                      or restarts > launch.restarts):
       if failed:
         raise failed
-      lib.report(found, 'The sweep')
+      # Others end because one did, which is told first.
+      lib.report(sorted(found, key=lambda x: x.code != BAD_INPUT), 'The sweep')
     for line in [f'{one.name} was taken away' for one in gone] or map(
         str, (x for x in found if x.code)):
       launch.gcloud.say(f'# {line}; the sweep goes on')

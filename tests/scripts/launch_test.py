@@ -229,6 +229,15 @@ def test_start_up_failures_are_told_by_host(world):
     go(world, 'setup', setup={'3.1': 7})
 
 
+def test_bad_input_on_any_host_is_the_end(world):
+  with pytest.raises(ValueError, match=(
+      'The sweep failed on 4 of 4 hosts: s host 2: exit 2: sweep.py: no room '
+      'on host 2; s host 0: exit 3: ')):
+    go(world, 'sweep', *RUN, sweep={'0.1': 3, '1.1': 3, '2.1': 2, '3.1': 3})
+  assert len(commands(world, 'scripts/sweep.py --')) == 4
+  assert len(commands(world, 'setup.sh')) == 4
+
+
 def test_a_host_that_dies_is_no_end_unless_it_always_does(world, capsys):
   with pytest.raises(ValueError, match='s host 1: exit 134'):
     go(world, 'sweep', *RUN, sweep={'1.1': 134})
