@@ -3,6 +3,7 @@ import contextlib
 import functools
 import importlib.util
 import io
+import itertools
 import os
 import pathlib
 import re
@@ -172,8 +173,9 @@ def test_what_is_fine_tuned_comes_to_the_sweep(tmp_path, monkeypatch):
   assert '--gin.loop.Run.mesh=(1, 8)' in train
   assert '--gin.MODEL_DIR=trained/xl' in export
   run(set_up_sweep, curve / 'spec_cascades')
-  given = [x.split('=', 2)[1:] for block in blocks(ROOT / 'docs/tpu.md').values()
-           for command in commands(block) for x in command if '--env=' in x]
+  given = [x.split('=', 2)[1:] for x in sum(itertools.chain.from_iterable(
+      map(commands, blocks(ROOT / 'docs/tpu.md').values())), [])
+           if x.startswith('--env=')]
   assert ['CHECKPOINTS', 'checkpoints'] in given
   for name, value in given:
     monkeypatch.setenv(name, value)
