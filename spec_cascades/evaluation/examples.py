@@ -32,7 +32,8 @@ class Example:
     return self.references[0] if self.references else ''
 
 
-def _existing(path: str | os.PathLike, source: str, target: str) -> pathlib.Path:
+def _existing(path: str | os.PathLike, source: str,
+              target: str) -> pathlib.Path:
   """Where a table is; ValueError if it is not there."""
   path = pathlib.Path(path).expanduser()
   if not path.is_file():

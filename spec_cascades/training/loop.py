@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import pathlib
 import shutil
 import signal
 from typing import Any, Callable

@@ -1,4 +1,4 @@
-"""Shares of a file's lines: disjoint, complete, and no other byte is decoded."""
+"""Shares of a file's lines: disjoint, complete, no other byte is decoded."""
 import pathlib
 import tempfile
 

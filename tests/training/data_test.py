@@ -81,7 +81,7 @@ def test_an_example_is_called_by_its_file_and_line(corpus, tmp_path):
   (tmp_path / 'train.jsonl').write_text('\n'.join(lines))
   both = dataclasses.replace(corpus, more=(str(tmp_path),))
   with pytest.raises(ValueError, match=f'{tmp_path}.*line 2 is empty'):
-    both.train  # pylint: disable=pointless-statement
+    _ = both.train
 
 
 def test_a_batch_depends_on_seed_and_step_alone(corpus):
