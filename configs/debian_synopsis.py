@@ -2,8 +2,7 @@
 
 Command:
   python scripts/sweep.py --config=configs/debian_synopsis.py
-Needs: the corpus: python scripts/build_corpus.py; and a pair, trained with
-gin/train/synopsis_verifier.gin and gin/train/synopsis_drafter.gin.
+Needs: the corpus: python scripts/build_corpus.py.
 Result: runs/debian_synopsis/test: 120 points on 500 descriptions of the test
 split that have no near-duplicate in train, by ROUGE-L, in half an hour on two
 cores of an AMD EPYC; docs/synopsis.md shows what came out. What is in the

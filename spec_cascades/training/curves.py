@@ -11,6 +11,8 @@ from matplotlib import figure
 METRICS = 'metrics.jsonl'
 HIDDEN = ('step', 'time', 'tokens_per_second')
 PANEL, HEIGHT = 3.3, 2.4                # inches
+COLUMNS = 3                             # panels side by side
+DECODED, PREDICTED = 'tokens_per_call', 'predicted'
 FEW = 8                                 # points that are marked
 FAINT = '#d7dbe0'
 COLOURS = ('#1f5fae', '#c2570c', '#0b7a80', '#7a5f10', '#8a2a6b')
@@ -36,36 +38,46 @@ def read(model_dir: str) -> dict[str, Line]:
   return found
 
 
-def panels(runs: Mapping[str, Mapping[str, Line]]) -> list[list[str]]:
-  """Which metrics share a panel: a loss and that on validation do."""
-  names = list(dict.fromkeys(x for run in runs.values() for x in run))
-  losses = [x for x in names if x.endswith('loss')]
-  return [*([losses] if losses else []), *([x] for x in names
-                                           if x not in losses)]
+def panels(runs: Mapping[str, Mapping[str, Line]]) -> dict[str, list[str]]:
+  """Metrics by the panel that they share.
+
+  Those on validation are with those on the batch, predicted tokens a call with
+  decoded ones.
+  """
+  found: dict[str, list[str]] = {}
+  for name in dict.fromkeys(x for run in runs.values() for x in run):
+    panel = name.removeprefix('validation_')
+    if name.startswith((DECODED, PREDICTED)):
+      panel = 'tokens a verifier call'
+    found.setdefault(panel, []).append(name)
+  return found
 
 
 def draw(runs: Mapping[str, Mapping[str, Line]]) -> figure.Figure:
-  """A panel a metric, side by side; a colour a run.
+  """A panel a metric; a colour a run.
 
   Args:
     runs: Of each run, by what it is to be called, what `read` gives.
   """
   wanted = panels(runs)
-  drawing = figure.Figure(figsize=(PANEL * len(wanted), HEIGHT), dpi=200,
+  across = min(COLUMNS, len(wanted))
+  down = -(-len(wanted) // across)
+  drawing = figure.Figure(figsize=(PANEL * across, HEIGHT * down), dpi=150,
                           layout='constrained')
-  axes = drawing.subplots(1, len(wanted), squeeze=False)[0]
-  for axis, names in zip(axes, wanted):
+  axes = drawing.subplots(down, across, squeeze=False).flat
+  for (panel, names), axis in zip(wanted.items(), axes):
     for (run, found), colour in zip(runs.items(), itertools.cycle(COLOURS)):
       for name in filter(found.get, names):
-        checked = name.startswith('validation')
+        dashed = name.startswith(('validation', PREDICTED))
         few = len(found[name]) < FEW
-        axis.plot(*zip(*found[name]), '--' if checked else '-', color=colour,
+        axis.plot(*zip(*found[name]), '--' if dashed else '-', color=colour,
                   marker='o' if few else '', markersize=3,
-                  label=f'{run}, {name}' if checked else run)
+                  label=run if name == panel else f'{run}, {name}')
     axis.set_xlabel('steps')
-    axis.set_ylabel(names[0])
+    axis.set_ylabel(panel)
     axis.grid(color=FAINT, linewidth=.5)
     axis.spines[['top', 'right']].set_visible(False)
-  axes[0].legend(frameon=False, fontsize=7)
+    axis.legend(frameon=False, fontsize=6)
+  for axis in axes:                     # of the last row, without a metric
+    axis.set_visible(False)
   return drawing
-

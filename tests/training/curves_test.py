@@ -35,6 +35,15 @@ def test_a_panel_a_metric_and_a_line_a_run(runs):
   assert bleu.get_ylabel() == 'bleu' and len(bleu.get_lines()) == 2
 
 
+def test_what_is_compared_is_in_one_panel_and_no_panel_is_empty():
+  line = [(1, 2.)]
+  runs = dict(one=dict(loss=line, acceptance=line, validation_acceptance=line,
+                       tokens_per_call_T0=line, predicted_T0=line, bleu=line))
+  assert list(map(len, curves.panels(runs).values())) == [1, 2, 2, 1]
+  shown = [axis for axis in curves.draw(runs).axes if axis.get_visible()]
+  assert [len(axis.get_lines()) for axis in shown] == [1, 2, 2, 1]
+
+
 def test_a_run_without_a_metric_has_no_line_there(runs):
   found = {x: curves.read(runs / x) for x in ('verifier', 'drafter')}
   del found['drafter']['bleu']
