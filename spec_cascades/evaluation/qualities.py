@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import importlib.metadata
 import platform
+import types
 from typing import Callable, Sequence
 
 import numpy as np
@@ -58,7 +59,20 @@ def _rouge(kind: str, texts: Texts, references: References) -> np.ndarray:
 @functools.lru_cache(maxsize=None)
 def _scorer(kind: str):
   from rouge_score import rouge_scorer  # pylint: disable=g-import-not-at-top
-  return rouge_scorer.RougeScorer([kind], use_stemmer=True)
+  return rouge_scorer.RougeScorer([kind], tokenizer=_Tokenizer())
+
+
+class _Tokenizer:
+  """rouge_score's own, with a stemmer that remembers words."""
+
+  def __init__(self):
+    from nltk.stem import porter  # pylint: disable=g-import-not-at-top
+    self._stemmer = types.SimpleNamespace(
+        stem=functools.lru_cache(maxsize=2**16)(porter.PorterStemmer().stem))
+
+  def tokenize(self, text: str) -> list[str]:
+    from rouge_score import tokenize  # pylint: disable=g-import-not-at-top
+    return tokenize.tokenize(text, self._stemmer)
 
 
 def _rows(score, texts, references, *, needed=True) -> np.ndarray:
