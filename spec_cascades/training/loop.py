@@ -162,11 +162,11 @@ def train(run: Run, *, log: Callable[[str], None] = print
   corpus, recipe = run.corpus, run.recipe
   log = log if hosts.first() else _silent
   checks.check(run)
-  folder = hosts.folder('model_dir', run.model_dir)
   if run.online is None:
     corpus.batch(0)                    # there is one, or this says why not
   optimizer = optimizer_of(run)
   teacher, guide = _teacher(run)
+  folder = hosts.folder('model_dir', run.model_dir)
   update = train_step.Update(
       run.lm, optimizer, seed=recipe.seed, teacher=teacher,
       distillation=run.distillation, accumulate=recipe.accumulate,
