@@ -6,8 +6,9 @@
   python scripts/analyse.py runs/quickstart --draw SpecDecode OPT TokenV3
 
 Needs what the sweep left in the folder: scores.jsonl, examples.jsonl and
-results.jsonl. Without --validation and --seed these are the sweep's own tables,
-in runs/quickstart/tables as Markdown, LaTeX and CSV; report.html is left alone.
+results.jsonl, and split.jsonl if it made one. Without --validation and --seed
+these are the sweep's own tables, in runs/quickstart/tables as Markdown, LaTeX
+and CSV; report.html is left alone.
 --draw adds a picture of some curves, for a sweep of many: curves.png and .pdf.
 """
 from __future__ import annotations
@@ -40,6 +41,7 @@ def main(args: Sequence[str]) -> None:
   # pylint: disable=g-import-not-at-top
   from spec_cascades.evaluation import analysis
   from spec_cascades.evaluation import choosing
+  from spec_cascades.evaluation import details
   from spec_cascades.evaluation import measured as measured_lib
   from spec_cascades.evaluation import results
   from spec_cascades.evaluation import report
@@ -59,7 +61,8 @@ def main(args: Sequence[str]) -> None:
   samples = measured.samples()
   tables = sections.of_sweep(
       rows, analysis.comparisons(measured.points, samples), measured.drafting(),
-      analysis.analyse(measured, samples))
+      analysis.analyse(measured, samples),
+      details.splits(flags.directory, rows[0].sweep))
   print(sections.text(tables))
   for path in (*drawn, export.write(output, tables)):
     print(path)

@@ -6,6 +6,7 @@ Neither decides a result, so that a finished sweep may be asked later, too.
 from __future__ import annotations
 
 import dataclasses
+import pathlib
 from typing import Any, Callable
 
 from spec_cascades.evaluation import inspected
@@ -75,10 +76,14 @@ def _complete(texts, ids, ready) -> bool:
       [x.key for x in text.decoded] == ready for text in texts)
 
 
+def splits(directory: pathlib.Path, sweep: str) -> list[split.Split]:
+  """The time split of a sweep with this content key, if it made one."""
+  path = directory / SPLIT
+  return split.read(path, sweep) if path.exists() else []
+
+
 def _known_split(run) -> list[split.Split]:
-  path = run.directory / SPLIT
-  key = results.content_key(run.configuration)
-  return split.read(path, key) if path.exists() else []
+  return splits(run.directory, results.content_key(run.configuration))
 
 
 def _known_texts(run) -> list[inspected.Text]:

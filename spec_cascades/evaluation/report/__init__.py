@@ -43,7 +43,8 @@ def write(directory: pathlib.Path, summary: summary_lib.Summary, *,
     _draw(directory, SPLIT, plot.split, summary.split, rows)
   files.write_atomically(directory / PAGE, html.page(summary, title))
   tables = sections.of_sweep(summary.rows, summary.comparisons,
-                             summary.drafting, summary.analysis)
+                             summary.drafting, summary.analysis,
+                             summary.split)
   export.write(directory, tables)
   return '\n\n'.join([table.everything(summary), sections.text(tables)])
 

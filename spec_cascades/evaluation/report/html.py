@@ -9,6 +9,7 @@ from spec_cascades.evaluation import points
 from spec_cascades.evaluation import rules
 from spec_cascades.evaluation import summary as summary_lib
 from spec_cascades.evaluation.report import acceptance
+from spec_cascades.evaluation.report import drafters
 from spec_cascades.evaluation.report import inspector
 from spec_cascades.evaluation.report import rejection
 from spec_cascades.evaluation.report import sections
@@ -156,7 +157,11 @@ def _split(summary) -> list[str]:
   return ['<h2>Where the time goes</h2>',
           f'<p class="soft">{split.MEANING}</p>', split.bars(summary.split),
           _table(split.table(summary.split)),
-          f'<p class="soft">{split.ALONE}</p>']
+          f'<p class="soft">{split.ALONE}</p>',
+          f'<h3>{drafters.TITLE}</h3>',
+          _table(drafters.table(summary.rows, summary.drafting,
+                                summary.split)),
+          f'<p class="soft">{drafters.MEANING}</p>']
 
 
 def _inspector(summary, classes) -> list[str]:

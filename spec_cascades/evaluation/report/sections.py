@@ -13,7 +13,9 @@ from spec_cascades.evaluation import frontier
 from spec_cascades.evaluation import metrics
 from spec_cascades.evaluation import points as points_lib
 from spec_cascades.evaluation import results
+from spec_cascades.evaluation import split as split_lib
 from spec_cascades.evaluation.report import analysed
+from spec_cascades.evaluation.report import drafters
 from spec_cascades.evaluation.report import style
 from spec_cascades.evaluation.report import table
 
@@ -71,14 +73,18 @@ class Section:
 def of_sweep(rows: Sequence[results.Row],
              comparisons: Sequence[frontier.Comparison],
              drafting: Sequence[tuple[points_lib.Point, metrics.Drafting]],
-             analysis: analysis_lib.Analysis) -> list[Section]:
-  """Every table there is, for files."""
+             analysis: analysis_lib.Analysis,
+             splits: Sequence[split_lib.Split] | None = None) -> list[Section]:
+  """Every table there is, for files; some need a time split."""
   metric = rows[0].metric
   return [
       Section('verifier', 'Against the verifier alone',
               table.comparisons(comparisons, metric)),
       Section('points', 'All points', table.points(rows)),
       Section('drafts', 'What the drafts yielded', table.drafting(drafting)),
+      *([Section('drafters', drafters.TITLE,
+                 drafters.table(rows, drafting, splits), drafters.MEANING)]
+        if splits else ()),
       *of_analysis(analysis, metric)]
 
 
