@@ -17,6 +17,7 @@ import sweep  # noqa: E402
 from spec_cascades.evaluation import instances  # noqa: E402
 from spec_cascades.evaluation import points  # noqa: E402
 from spec_cascades.evaluation import sweep as sweep_lib  # noqa: E402
+from spec_cascades.training import distill  # noqa: E402
 from spec_cascades.training import loop  # noqa: E402
 
 RUNS = [x for x in instances.INSTANCES if '/checkpoints/' in x.makes]
@@ -78,6 +79,17 @@ def test_runs_end_where_they_are_looked_for(instance):
             if x not in ('own', 'jacobi')]
   assert [str(pathlib.PurePath(x).parents[1]) for x in starts] == [
       run.init_from] * len(starts)
+
+
+@pytest.mark.parametrize('name', ['own', 'jacobi'])
+def test_a_corpus_needs_only_the_one_that_it_translates(name):
+  """No vocabulary but the shipped verifier's, and no run of one's own."""
+  (_, file, *flags), = instances.BY_NAME[name].commands
+  _cli.configure([file.removeprefix('--gin_file=')],
+                 [f'{k} = {v if v.isdigit() else repr(v)}' for k, v in (
+                     x.removeprefix('--gin.').split('=') for x in flags)])
+  with pytest.raises(ValueError, match='No corpus at .*build_corpus'):
+    _cli.call(distill.distill)
 
 
 def test_what_is_there_is_not_made_again():
