@@ -174,34 +174,54 @@ def _shallow(lm, depths):
       lm.config, **dict.fromkeys(depths, 1)))
 
 
-def _expected_of(source: Source) -> dict[str, tuple[int, ...]]:
-  """Names and shapes of a model and of what is beside it."""
-  want = dict(expected(source.lm))
-  if source.heads is not None:
-    lm = features.beside(_shallow(source.lm, [
-        name for name in DEPTHS if name in vars(source.lm.config)]),
-                         source.heads)
-    made = jax.eval_shape(lm.init_params,
-                          jax.eval_shape(lambda: jax.random.key(0)))
-    flat = traverse_util.flatten_dict(dict(heads=made['heads']), sep='/')
-    want |= {name: tuple(x.shape) for name, x in flat.items()}
-  return want
+def expected_beside(lm: Any, heads: Any) -> dict[str, tuple[int, ...]]:
+  """Names, `heads/...`, and shapes of what is beside a model.
+
+  Args:
+    lm: The model.
+    heads: Configuration of what is beside it; None: nothing is.
+  """
+  if heads is None:
+    return {}
+  beside = features.beside(_shallow(lm, [
+      name for name in DEPTHS if name in vars(lm.config)]), heads)
+  made = jax.eval_shape(beside.init_params,
+                        jax.eval_shape(lambda: jax.random.key(0)))
+  flat = traverse_util.flatten_dict(dict(heads=made['heads']), sep='/')
+  return {name: tuple(x.shape) for name, x in flat.items()}
 
 
 def fit(source: Source) -> None:
   """Refuses weights that are not exactly the model's: ValueError says which."""
-  want, have = _expected_of(source), source.leaves
+  check_shapes(source.path, {**expected(source.lm), **expected_beside(
+      source.lm, source.heads)}, source.leaves, source.left_over)
+
+
+def check_shapes(path: pathlib.Path, want: Mapping[str, tuple[int, ...]],
+                 have: Mapping[str, Leaf], left_over: Sequence[str] = ()
+                 ) -> None:
+  """Refuses arrays that are not those of a configuration.
+
+  Args:
+    path: What to call the file in messages.
+    want: Shapes by our names.
+    have: Arrays by our names.
+    left_over: See `Source`.
+
+  Raises:
+    ValueError: Some are missing, left over or of another shape: it says which.
+  """
   theirs = lambda name: f'{have[name].name} is {have[name].shape}, not '
   found = {
       'missing': sorted(set(want) - set(have)),
       'left over': sorted([have[n].name for n in set(have) - set(want)]
-                          + list(source.left_over)),
+                          + list(left_over)),
       'wrong shape': [theirs(n) + f'{want[n]}' for n in sorted(want)
                       if n in have and tuple(have[n].shape) != want[n]]}
   faults = [f'{what}: {some(names)}' for what, names in found.items() if names]
   if faults:
     raise ValueError(
-        f'{source.path}: parameters do not fit the configuration; '
+        f'{path}: parameters do not fit the configuration; '
         f'{"; ".join(faults)}. Use the weights that belong to it.')
 
 

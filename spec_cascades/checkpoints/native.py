@@ -12,12 +12,13 @@ import hashlib
 import json
 import os
 import pathlib
-from typing import Any, Mapping
+from typing import Any, Iterable, Mapping
 
 from flax import traverse_util
 import jax.numpy as jnp
 import numpy as np
 
+from spec_cascades.checkpoints import extras
 from spec_cascades.checkpoints import hub
 from spec_cascades.checkpoints import hub_config
 from spec_cascades.checkpoints import loading
@@ -25,7 +26,6 @@ from spec_cascades.checkpoints import tensors
 from spec_cascades.data import files
 from spec_cascades.data import words as words_lib
 from spec_cascades.evaluation import text
-from spec_cascades.models import features
 from spec_cascades.models import gemma
 from spec_cascades.models import heads as heads_lib
 from spec_cascades.models import positions
@@ -38,7 +38,6 @@ CONFIG, WEIGHTS, VOCABULARY = (
 DTYPES = ('bfloat16', 'float32')
 DEFAULT_MAX_INPUT = 128
 ROPES = ('rope', 'local_rope')
-TOKENS, HEADS = 'draft_vocabulary', 'heads'
 SHARD_BYTES = 2**24
 MAX_SHARDS = 100_000
 
@@ -118,14 +117,14 @@ def write(directory: str | os.PathLike, source: loading.Source,
   """
   directory = pathlib.Path(directory).expanduser()
   family, config = family_of(source.lm), source.lm.config
-  _check_dtype(dtype, 'save')
+  check_dtype(dtype, 'save')
   loading.fit(source)
   kept = {}
   if source.tokens is not None:
     reduced.check_tokens(source.tokens, source.lm.vocab_size)
-    kept = {TOKENS: source.tokens.tolist()}
+    kept = {extras.TOKENS: source.tokens.tolist()}
   if source.heads is not None:
-    kept[HEADS] = beside_of(source.heads)
+    kept[extras.HEADS] = extras.beside_of(source.heads)
   directory.mkdir(parents=True, exist_ok=True)
   shards = tensors.shards(dict(sorted(source.leaves.items())),
                           jnp.dtype(dtype).itemsize, shard_bytes)
@@ -171,12 +170,16 @@ def family_of(lm: Any) -> str:
 
 def recognises(path: pathlib.Path) -> bool:
   """Whether `save` may have written this directory."""
-  config = path / CONFIG
+  return {'format', 'family'} <= set(described(path))
+
+
+def described(path: pathlib.Path) -> dict[str, Any]:
+  """What config.json in a directory holds, unchecked; {} if it is none."""
   try:
-    found = json.loads(config.read_text(encoding='utf-8'))
+    found = json.loads((path / CONFIG).read_text(encoding='utf-8'))
   except (OSError, *loading.JSON_ERRORS):
-    return False
-  return isinstance(found, dict) and {'format', 'family'} <= set(found)
+    return {}
+  return found if isinstance(found, dict) else {}
 
 
 def source(directory: str | os.PathLike) -> loading.Source:
@@ -188,14 +191,12 @@ def source(directory: str | os.PathLike) -> loading.Source:
   """
   directory = pathlib.Path(directory).expanduser()
   config = read_config(directory)
-  lm = _model(config, directory / CONFIG)
-  leaves = {}
-  for name in weight_files(config['shards']):
-    leaves |= _leaves(_file(directory, name), config['dtype'])
+  lm = model_of(directory / CONFIG, config)
+  leaves = leaves_of(directory, weight_files(config['shards']), config['dtype'])
   return loading.Source(
       directory / WEIGHTS, lm, leaves,
-      tokens=tokens_of(directory / CONFIG, config, lm),
-      heads=heads_of(directory / CONFIG, config),
+      tokens=extras.tokens_of(directory / CONFIG, config, lm),
+      heads=extras.heads_of(directory / CONFIG, config),
       tokenizer=_tokenizer(directory, config['vocabulary'], lm.vocab_size),
       max_input_length=config['max_input_length'])
 
@@ -210,8 +211,17 @@ def load(directory: str | os.PathLike) -> tuple[Any, Any, Any]:
   return tuple(loading.load(source(directory)))
 
 
-def read_config(directory: str | os.PathLike) -> dict[str, Any]:
-  """config.json, checked for its format and its keys."""
+def read_config(directory: str | os.PathLike, *,
+                part: bool = False) -> dict[str, Any]:
+  """config.json, checked for its format and its keys.
+
+  Args:
+    directory: Of a model.
+    part: It is of what is beside a model, see `beside`, and not of a model.
+
+  Raises:
+    ValueError: It is missing or damaged, or of the other kind.
+  """
   path = _file(pathlib.Path(directory).expanduser(), CONFIG)
   try:
     config = json.loads(path.read_text(encoding='utf-8'))
@@ -228,7 +238,7 @@ def read_config(directory: str | os.PathLike) -> dict[str, Any]:
   if config['family'] not in list(FAMILIES):
     raise ValueError(f'{path} is of family {config["family"]!r}; allowed: '
                      f'{", ".join(FAMILIES)}.')
-  _check_dtype(config['dtype'], path)
+  check_dtype(config['dtype'], path)
   shards = config.get('shards', 1)
   if type(shards) is not int or not 0 < shards < MAX_SHARDS:
     raise ValueError(f'{path} says shards={shards}; allowed: 1 to '
@@ -237,6 +247,13 @@ def read_config(directory: str | os.PathLike) -> dict[str, Any]:
   if not isinstance(config['config'], dict):
     raise ValueError(f'{path}: config has to be an object. Save the model '
                      'again.')
+  if extras.VERIFIER in config and not part:
+    names = getattr(extras.heads_of(path, config), 'drafters', ('NAME',))
+    raise ValueError(
+        f'{directory} holds only what was trained beside a verifier, and no '
+        'model of its own; give it behind the name of a drafter, '
+        f'{" or ".join(f"{name}:{directory}" for name in names)}, and as the '
+        'verifier the one that it was trained beside.')
   return {'max_input_length': DEFAULT_MAX_INPUT, 'info': {}, 'shards': 1,
           'vocabulary': VOCABULARY, **config}
 
@@ -248,18 +265,40 @@ def weight_files(shards: int) -> list[str]:
 
 def digest(directory: str | os.PathLike) -> str:
   """SHA-256 over configuration and weights: what a result was made with."""
-  directory, state = pathlib.Path(directory).expanduser(), hashlib.sha256()
   config = read_config(directory)
-  kept = {k: config[k] for k in ('family', 'dtype', 'config', TOKENS, HEADS)
-          if k in config}
+  return digest_of(directory, config, weight_files(config['shards']))
+
+
+def digest_of(directory: str | os.PathLike, config: Mapping[str, Any],
+              names: Iterable[str]) -> str:
+  """SHA-256 over what a configuration decides, and over files.
+
+  Args:
+    directory: Of the files.
+    config: See `read_config`.
+    names: Of the files, in order.
+  """
+  directory, state = pathlib.Path(directory).expanduser(), hashlib.sha256()
+  decide = ('family', 'dtype', 'config', extras.TOKENS, extras.HEADS,
+            extras.VERIFIER)
+  kept = {k: config[k] for k in decide if k in config}
   state.update(json.dumps(kept, sort_keys=True).encode())
-  for name in weight_files(config['shards']):
+  for name in names:
     with _file(directory, name).open('rb') as file:
       hashlib.file_digest(file, lambda: state)
   return state.hexdigest()
 
 
-def _model(config, path):
+def model_of(path: pathlib.Path, config: Mapping[str, Any]) -> Any:
+  """The model that a configuration describes.
+
+  Args:
+    path: Of the configuration, for messages.
+    config: See `read_config`.
+
+  Raises:
+    ValueError: There can be none like it.
+  """
   family, given = FAMILIES[config['family']], config['config']
   fields = {f.name for f in dataclasses.fields(family.config)}
   unknown = sorted(set(given) - fields)
@@ -278,66 +317,22 @@ def _model(config, path):
   return family.lm(made)
 
 
-def tokens_of(path: pathlib.Path, config: Mapping[str, Any],
-              lm: Any) -> np.ndarray | None:
-  """Ids of the tokens that a drafter predicts, if not all.
-
-  Args:
-    path: Of the configuration, for messages.
-    config: Its contents.
-    lm: The model.
+def leaves_of(directory: pathlib.Path, names: Iterable[str],
+              dtype: str) -> dict[str, loading.Leaf]:
+  """The arrays of some files of a directory, memory-mapped.
 
   Raises:
-    ValueError: They are no ascending ids of the vocabulary.
+    ValueError: A file is missing or damaged, or an array of another dtype.
   """
-  found = config.get(TOKENS)
-  if found is None:
-    return None
-  whole = isinstance(found, list) and all(
-      type(t) is int and abs(t) < 2**31 for t in found)
-  tokens = np.asarray(found if whole else [-1], np.int64)
-  try:
-    reduced.check_tokens(tokens, lm.vocab_size)
-  except ValueError as error:
-    raise ValueError(f'{path}, {TOKENS}: {error}') from None
-  return tokens.astype(np.int32)
-
-
-def beside_of(config: Any) -> dict[str, Any]:
-  """A configuration of what is beside a model; `heads_of` reads it."""
-  return dict(kind=config.kind, **dataclasses.asdict(config))
-
-
-def heads_of(path: pathlib.Path, config: Mapping[str, Any]) -> Any:
-  """The configuration of what is beside the model, if anything is.
-
-  Args:
-    path: Of the configuration, for messages.
-    config: Its contents.
-
-  Raises:
-    ValueError: It is none that there can be.
-  """
-  found = config.get(HEADS)
-  if found is None:
-    return None
-  kinds = {kind.kind: kind for kind in features.KINDS}
-  try:
-    made = dict(found)
-    return kinds[made.pop('kind')](**made)
-  except (KeyError, TypeError, ValueError) as error:
-    raise ValueError(f'{path}, {HEADS}: {error} Save the model again.'
-                     ) from None
-
-
-def _leaves(path: pathlib.Path, dtype: str) -> dict[str, loading.Leaf]:
-  """The arrays of a file, memory-mapped; ValueError for another dtype."""
-  found = tensors.read(path)
-  for name, leaf in found.items():
-    if leaf.dtype != dtype:
-      raise ValueError(f'{path}: {CONFIG} says {dtype}, but {name} is '
-                       f'{leaf.dtype}. Use the weights that belong to it.')
-  return found
+  leaves = {}
+  for path in (_file(directory, name) for name in names):
+    found = tensors.read(path)
+    for name, leaf in found.items():
+      if leaf.dtype != dtype:
+        raise ValueError(f'{path}: {CONFIG} says {dtype}, but {name} is '
+                         f'{leaf.dtype}. Use the weights that belong to it.')
+    leaves |= found
+  return leaves
 
 
 def _tokenizer(directory, name, rows):
@@ -350,7 +345,8 @@ def _tokenizer(directory, name, rows):
   return lambda: vocabulary
 
 
-def _check_dtype(dtype, where) -> None:
+def check_dtype(dtype: str, where: Any) -> None:
+  """Refuses what is none of `DTYPES`; `where` says who asked for it."""
   if dtype not in DTYPES:
     raise ValueError(f'{where}: got dtype {dtype!r}; allowed: '
                      f'{", ".join(DTYPES)}.')
@@ -359,6 +355,8 @@ def _check_dtype(dtype, where) -> None:
 def _file(directory: pathlib.Path, name: str) -> pathlib.Path:
   path = directory / name
   if not path.is_file():
-    raise ValueError(f'No {name} in {directory}; a model directory holds '
-                     f'{CONFIG}, {WEIGHTS} and {VOCABULARY}.')
+    usual = (CONFIG, WEIGHTS, VOCABULARY)
+    hint = ('a model directory holds {}, {} and {}'.format(*usual)
+            if name in usual else f'{CONFIG} speaks of it: get it again')
+    raise ValueError(f'No {name} in {directory}; {hint}.')
   return path

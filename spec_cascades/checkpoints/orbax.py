@@ -25,6 +25,7 @@ from typing import Any, Callable, Iterator, Mapping
 import jax
 import numpy as np
 
+from spec_cascades.checkpoints import extras
 from spec_cascades.checkpoints import hub
 from spec_cascades.checkpoints import loading
 from spec_cascades.checkpoints import native
@@ -62,9 +63,9 @@ def describe(directory: pathlib.Path, lm: Any, words: Mapping[str, bytes],
   """
   whole, kept = reduced.whole(lm), {}
   if isinstance(lm, reduced.Reduced):
-    kept = {native.TOKENS: np.asarray(params['tokens']).tolist()}
+    kept = {extras.TOKENS: np.asarray(params['tokens']).tolist()}
   if isinstance(lm, heads_lib.Beside):
-    kept = {native.HEADS: native.beside_of(lm.heads)}
+    kept = {extras.HEADS: extras.beside_of(lm.heads)}
   family = next((n for n, f in native.FAMILIES.items() if type(whole) is f.lm),
                 None)
   config = dict(format=FORMAT, family=family, vocabulary=next(iter(words)),
@@ -144,8 +145,8 @@ def _run(item: pathlib.Path, names: Mapping[str, Any]) -> loading.Source:
   leaves = {name: stores.leaf(x, name) for name, x in found.items()}
   return loading.Source(
       item, lm, stores.largest_first(leaves),
-      tokens=native.tokens_of(path, config, lm),
-      heads=native.heads_of(path, config),
+      tokens=extras.tokens_of(path, config, lm),
+      heads=extras.heads_of(path, config),
       tokenizer=_words(path, config.get('vocabulary', native.VOCABULARY),
                        lm.vocab_size))
 

@@ -43,6 +43,12 @@ class FeatureConfig(layered.Sizes):
       raise ValueError(f'Got taps={self.taps} of FeatureConfig; allowed: '
                        'ascending numbers of layers from 0, such as (0, 4, 8).')
 
+  @property
+  def drafters(self) -> tuple[str, ...]:
+    """Names of the drafters that it is trained for: `evaluation.kinds`."""
+    name = 'eagle3' if self.taps else 'eagle'
+    return name, f'{name}_tree'
+
 
 @dataclasses.dataclass(frozen=True)
 class Featured(layered.Layered, heads.Beside):

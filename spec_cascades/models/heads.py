@@ -63,6 +63,11 @@ class HeadsConfig:
       check.interval(f'{name} of HeadsConfig', getattr(self, name), 1, 1000,
                      whole=True, hint='It is a count.')
 
+  @property
+  def drafters(self) -> tuple[str, ...]:
+    """Names of the drafters that they are trained for: `evaluation.kinds`."""
+    return ('medusa',) if self.prefix is None else ('hydra++',)
+
 
 class Block(nn.Module):
   """x + silu([x; more] W + b), the identity at first."""

@@ -34,6 +34,7 @@ class MasksConfig:
     count: K.
   """
   kind: ClassVar[str] = 'masks'
+  drafters: ClassVar[tuple[str, ...]] = ('pass', 'space')   # `evaluation.kinds`
   count: int = 4
 
   def __post_init__(self):
