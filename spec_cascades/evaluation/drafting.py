@@ -6,6 +6,7 @@ rest:runs/datastore, tree:runs/trees/x.json, medusa:runs/medusa.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any, Callable, Iterable
 
 from spec_cascades import check
@@ -92,6 +93,10 @@ def supplied(pair: pairs.Pair,
       hold what it should, or this does not fit the pair or the length.
   """
   found = dict(pair.parts)
+  # To pack parameters takes them, and workers may have to be sent them.
+  outlined = functools.cache(lambda: dataclasses.replace(
+      pair, verifier=pairs.outlined(pair.verifier),
+      drafter=pair.drafter and pairs.outlined(pair.drafter)))
   for name, gamma in dict.fromkeys(wanted):
     kind, path = split(name)
     if pair.drafter is None and takes_small(name):
@@ -103,8 +108,7 @@ def supplied(pair: pairs.Pair,
     if kind is KINDS['adaptive']:
       found[name].params.block(gamma + 1)                # was it measured?
     if kinds.trained(kind):
-      kind.make(dataclasses.replace(pair, parts=found), gamma,
-                found[name].params if path else None)
+      kind.make(outlined(), gamma, found[name].params if path else None)
   return dataclasses.replace(pair, parts=found)
 
 

@@ -6,34 +6,27 @@ import functools
 import hashlib
 import pathlib
 from typing import Any, Callable
-import jax.numpy as jnp
 
 from spec_cascades.drafters import adaptive
 from spec_cascades.drafters import chain
-from spec_cascades.drafters import eagle
-from spec_cascades.drafters import eagle_tree
 from spec_cascades.drafters import early_exit
 from spec_cascades.drafters import horizontal
-from spec_cascades.drafters import hydra_plus
 from spec_cascades.drafters import jacobi
 from spec_cascades.drafters import lookahead
-from spec_cascades.drafters import masked
-from spec_cascades.drafters import medusa
 from spec_cascades.drafters import ngram
 from spec_cascades.drafters import null
 from spec_cascades.drafters import ouroboros
-from spec_cascades.drafters import paths
 from spec_cascades.drafters import phrases
 from spec_cascades.drafters import pipelined
 from spec_cascades.drafters import recycling
 from spec_cascades.drafters import retrieval
-from spec_cascades.drafters import space
 from spec_cascades.drafters import specinfer
 from spec_cascades.drafters import spectr
 from spec_cascades.drafters import tracking
 from spec_cascades.drafters import tree
 from spec_cascades.drafters import triforce
 from spec_cascades.drafters import vertical
+from spec_cascades.evaluation import attached
 from spec_cascades.evaluation import costs
 from spec_cascades.evaluation import counted
 from spec_cascades.evaluation import datastores
@@ -42,12 +35,8 @@ from spec_cascades.evaluation import pairs
 from spec_cascades.evaluation import shapes
 from spec_cascades.evaluation import skipping
 from spec_cascades.models import counts
-from spec_cascades.models import features
 from spec_cascades.models import gemma
-from spec_cascades.models import heads
-from spec_cascades.models import masks
 from spec_cascades.models import partial
-from spec_cascades.models import reduced
 from spec_cascades.models import skip
 
 CHAIN, NULL = 'chain', 'null'
@@ -141,88 +130,6 @@ def _counts(pair, gamma, table):
   return chain.Chain(lm, gamma), lm.pack(table)
 
 
-def _medusa(pair, gamma, model):
-  """The tree of trained heads down to gamma; their chain if none was chosen."""
-  return _heads(medusa.Medusa, pair, gamma, model)
-
-
-def _hydra_plus(pair, gamma, model):
-  """The same of heads behind a prefix layer."""
-  return _heads(hydra_plus.HydraPlus, pair, gamma, model)
-
-
-def _heads(kind, pair, gamma, model):
-  model = _beside(model or pair.drafter, heads.Headed)
-  config = model.lm.heads
-  chosen = tuple(x for x in config.paths if len(x) <= gamma)
-  line = paths.cartesian((1,) * min(gamma, config.count))
-  right = hydra_plus.HydraPlus if config.prefix else medusa.Medusa
-  _named(model, kind is right, 'hydra++' if config.prefix else 'medusa')
-  return kind(model.lm, chosen or line), model.params
-
-
-def _eagle(pair, gamma, model, fuses=False):
-  """gamma tokens of a layer that predicts the verifier's states."""
-  model = _layer(model or pair.drafter, fuses)
-  return eagle.Eagle(model.lm, gamma), model.params
-
-
-def _eagle_tree(pair, gamma, model, fuses=False):
-  """The 16 likeliest drafts of such a layer, down to gamma; 4 a level grow."""
-  model = _layer(model or pair.drafter, fuses)
-  nodes = min(16, 16 * gamma - 12)
-  return eagle_tree.EagleTree(model.lm, gamma, 4, nodes), model.params
-
-
-def _layer(model, fuses):
-  model = _beside(model, features.Featured)
-  name = 'eagle3' if model.lm.heads.taps else 'eagle'
-  _named(model, fuses == (name == 'eagle3'), name, f'{name}_tree')
-  return model
-
-
-def _beside(model, kind):
-  if not isinstance(model.lm, kind):
-    raise ValueError(f'{model.name} was not trained beside the verifier; give '
-                     'a run of gin/train/medusa.gin, hydra_plus.gin, eagle.gin '
-                     'or eagle3.gin, or its export, as medusa:PATH, '
-                     'hydra++:PATH, eagle:PATH or eagle3:PATH.')
-  return model
-
-
-def _named(model, right, *names):
-  if not right:
-    raise ValueError(f'{model.name} was not trained for this drafter; allowed '
-                     f'with it: {" or ".join(names)}.')
-
-
-def _pass(pair, gamma, part):
-  """gamma tokens of a pass with trained masks behind the root."""
-  lm, params = _masked(pair, part)
-  return masked.PaSS(lm, gamma), params
-
-
-def _space(pair, gamma, part):
-  """gamma tokens of masks behind each candidate of the round before."""
-  lm, params = _masked(pair, part)
-  return space.Space(lm, gamma), params
-
-
-def _masked(pair, part):
-  """The pair's own verifier and masks that were trained beside it."""
-  config, table = part
-  lm, model = meshes.bare(pair.verifier.lm), pair.verifier.params
-  if set(model) == {'model', 'heads'}:                # trained with its masks
-    lm, model = reduced.whole(lm), model['model']
-  like = masks.Masked(lm, config).state(dict(model=model))
-  if table.shape[1:] != like.shape:
-    raise ValueError(f'Masks of width {table.shape[1]} for a verifier of width '
-                     f'{like.shape[0]}; allowed: those trained beside it.')
-  lm = meshes.placed(lm, meshes.layout_of(pair.verifier.lm))
-  return masks.Masked(lm, config), dict(
-      model=model, heads=dict(embedding=table.astype(like.dtype)))
-
-
 def _lookahead(pair, gamma, part):
   """n-grams of gamma + 1 tokens that the verifier made in earlier rounds."""
   del part
@@ -308,26 +215,6 @@ def _datastore(path, pair):
                          pair.verifier.lm.vocab_size)
 
 
-def _model(path, pair):
-  found = pairs.load(path, None)
-  spelt = lambda x: pairs.pieces_digest(x.vocabulary, x.verifier.lm.vocab_size)
-  if found.vocabulary_sha256 != pair.vocabulary_sha256 and (
-      spelt(found) != spelt(pair)):                    # a run, or another file
-    raise ValueError(f'{path} has another vocabulary than the pair; allowed: '
-                     'models with the same one.')
-  return found.verifier, found.verifier.sha256
-
-
-def _masks(path, pair):
-  """Configuration and embeddings of masks; the weights beside are let go."""
-  model, sha256 = _model(path, pair)
-  if not isinstance(model.lm, masks.Masked):
-    raise ValueError(f'{path} has no mask tokens; give a run of '
-                     'gin/train/pass.gin or space.gin, or its export.')
-  table = jnp.asarray(model.unpacked()['heads']['embedding'])
-  return (model.lm.heads, table), sha256
-
-
 def _file(read):
   """A reader of one file."""
   def found(path, pair):
@@ -348,16 +235,22 @@ def _skipped(path, pair):
 
 def replaces(kind: Kind) -> bool:
   """Whether what it reads takes the small model's place."""
-  return kind.read is _model and not kind.needs
+  return kind.read is attached.read
 
 
 def trained(kind: Kind) -> bool:
   """Whether what it reads was trained beside a verifier, which it has to fit.
   """
-  return replaces(kind) or kind.read is _masks
+  return kind.read in (attached.read, attached.masks)
 
 
-_MASKS = 'a run of gin/train/pass.gin or space.gin'
+def _attached(make, name, **options):
+  """A kind of heads, or of a layer, which says whether it is of that name."""
+  return Kind(functools.partial(make, name=name), read=attached.read, **options)
+
+
+_MASKS = dict(small=False, read=attached.masks,
+              needs='a run of gin/train/pass.gin or space.gin')
 KINDS = dict(
     null=Kind(lambda pair, gamma, part: (null.Null(), None), False, False),
     chain=Kind(_chain), tracking=Kind(_tracking), cascade=Kind(_cascade),
@@ -367,21 +260,23 @@ KINDS = dict(
                   needs='step times of scripts/benchmark.py steps --output'),
     tree=Kind(_tree, read=_file(lambda x: shapes.read(x).parents)),
     spectr=Kind(_spectr),
-    specinfer=Kind(_specinfer, read=_model, needs='a second small model'),
+    specinfer=Kind(_specinfer, read=attached.whole,
+                   needs='a second small model'),
     counts=Kind(_counts, small=False, read=_file(counted.read),
                 needs='a table of scripts/count_table.py'),
-    medusa=Kind(_medusa, q=False, read=_model),
-    **{'hydra++': Kind(_hydra_plus, q=False, read=_model)},
-    eagle=Kind(_eagle, read=_model), eagle_tree=Kind(_eagle_tree, read=_model),
-    eagle3=Kind(functools.partial(_eagle, fuses=True), read=_model),
-    eagle3_tree=Kind(functools.partial(_eagle_tree, fuses=True), read=_model),
+    medusa=_attached(attached.medusa_tree, 'medusa', q=False),
+    **{'hydra++': _attached(attached.hydra_tree, 'hydra++', q=False)},
+    eagle=_attached(attached.eagle_chain, 'eagle'),
+    eagle_tree=_attached(attached.eagle_grown, 'eagle_tree'),
+    eagle3=_attached(attached.eagle_chain, 'eagle3'),
+    eagle3_tree=_attached(attached.eagle_grown, 'eagle3_tree'),
     ngram=Kind(lambda pair, gamma, part: (ngram.NGram(gamma), None), False,
                False),
     jacobi=Kind(lambda pair, gamma, part: (jacobi.Jacobi(gamma), None), False,
                 False),
     lookahead=Kind(_lookahead, False, False),
     recycling=Kind(_recycling, False, False),
-    space=Kind(_space, small=False, read=_masks, needs=_MASKS),
+    space=Kind(attached.masks_behind_each, **_MASKS),
     rest=Kind(_rest, False, False, _datastore,
               'a datastore of scripts/build_datastore.py'),
     skip=Kind(_skip, small=False), exit=Kind(_exit, small=False),
@@ -389,4 +284,4 @@ KINDS = dict(
     retrieved=Kind(_retrieved, small=False), triforce=Kind(_triforce),
     sublayers=Kind(_sublayers, small=False, read=_skipped,
                    needs='what scripts/search_layers.py wrote'),
-    **{'pass': Kind(_pass, small=False, read=_masks, needs=_MASKS)})
+    **{'pass': Kind(attached.masks_behind_root, **_MASKS)})

@@ -7,6 +7,8 @@ import hashlib
 import pathlib
 from typing import Any, Callable, Iterator, Mapping
 
+import jax
+
 from spec_cascades import checkpoints
 from spec_cascades.checkpoints import buffers
 from spec_cascades.checkpoints import loading
@@ -54,6 +56,19 @@ class Model:
       raise ValueError(f'The parameters of {self.name} were packed, and the '
                        'checkpoint let go; load it again.')
     return self.checkpoint
+
+
+def outlined(model: Model) -> Model:
+  """The model with the shapes of its parameters, which are not packed yet.
+
+  What is made with it is only good to see whether it can be made. A `Reduced`
+  one, whose ids have to be known to pack it, stays as it is.
+  """
+  if model.checkpoint is None or isinstance(model.lm, reduced.Reduced):
+    return model
+  found = dataclasses.replace(model, checkpoint=None)
+  vars(found)['params'] = jax.eval_shape(model.lm.pack, model.checkpoint)
+  return found
 
 
 class _Trimmed(layers.Spent):
@@ -212,9 +227,7 @@ def _own(path: str, source: loading.Source, *, dtype: str, progress,
          layout) -> tuple[Model, Any]:
   lm, params, vocabulary = _read(source, dtype, progress, layout)
   config = native.read_config(path)
-  # A name to show: debian_ende/verifier, say.
-  name = '/'.join(pathlib.Path(path).expanduser().resolve().parts[-2:])
-  return Model(name, lm, params, native.digest(path),
+  return Model(shown(path), lm, params, digest(path),
                config['max_input_length']), vocabulary
 
 
@@ -222,7 +235,7 @@ def _foreign(path: str, source: loading.Source, *, dtype: str, progress,
              layout) -> tuple[Model, Any]:
   lm, params, tokenizer = _read(source, dtype, progress, layout)
   place = pathlib.Path(path).expanduser()
-  return Model(place.name, lm, params, _digest(place),
+  return Model(place.name, lm, params, digest(path),
                loading.max_input_length(source, tokenizer)), tokenizer
 
 
@@ -235,8 +248,13 @@ def _read(source, dtype, progress, layout):
   return meshes.placed(computing(lm, dtype), layout), params, words
 
 
+def shown(path: str) -> str:
+  """What to call a path: debian_ende/verifier, say."""
+  return '/'.join(pathlib.Path(path).expanduser().resolve().parts[-2:])
+
+
 def digest(path: str) -> str:
-  """SHA-256 of what a checkpoint of any format holds."""
+  """SHA-256 of what a checkpoint of any format holds: `Model.sha256`."""
   place = pathlib.Path(path).expanduser()
   return native.digest(place) if native.recognises(place) else _digest(place)
 

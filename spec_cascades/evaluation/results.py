@@ -23,8 +23,8 @@ ENGINE = ('*.py', 'targets/*.py', 'models/*.py', 'drafters/*.py',
           *(f'data/{name}.py'
             for name in ('gguf_tokenizers', 'tokenizers', 'words')),
           *(f'evaluation/{name}.py' for name in (
-              'answers', 'asking', 'drafting', 'examples', 'kinds', 'metrics',
-              'pairs', 'programs', 'qualities', 'rules', 'text')))
+              'answers', 'asking', 'attached', 'drafting', 'examples', 'kinds',
+              'metrics', 'pairs', 'programs', 'qualities', 'rules', 'text')))
 APART = ('fatal.py', 'hosts.py', 't5x_models.py')     # they decide nothing
 
 

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+import besides
 import processes
 from spec_cascades import targets
 from spec_cascades.evaluation import executors
@@ -71,6 +72,15 @@ def test_rows_on_a_mesh_are_those_of_one_device(pair_dir, tmp_path):
 @pytest.mark.slow
 def test_and_in_batches_with_every_drafter(pair_dir, tmp_path):
   check(*run(pair_dir, tmp_path, 2, 'chain', 'tree', 'ngram', 'skip'))
+
+
+@pytest.mark.slow
+def test_parts_share_a_verifier_that_is_cut(pair_dir, tmp_path):
+  parts = dict(shared='medusa', prefix='hydra++', fused='eagle3', masks='pass')
+  check(*run(pair_dir, tmp_path, 1, *(
+      f'{name}:' + besides.write_part(
+          tmp_path / kind, pair_dir / 'verifier', kind)
+      for kind, name in parts.items())))
 
 
 def test_meshes_that_can_not_be():

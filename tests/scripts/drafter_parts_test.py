@@ -1,4 +1,4 @@
-"""What drafters need besides models: datastores, and times of steps."""
+"""What drafters need besides models: datastores, times, and trained parts."""
 import json
 import shutil
 
@@ -6,7 +6,9 @@ import jax
 import numpy as np
 import pytest
 
+import besides
 import fakecosts
+import tinypair
 from spec_cascades.drafters import suffixes
 from spec_cascades.evaluation import (
     costs, datastores, drafting, examples, pairs, translate)
@@ -132,3 +134,28 @@ def test_step_times_make_adaptive_lengths(pair_dir, tmp_path):
       ([*said, f'adaptive:{tmp_path}/none'], 'No file at'),
       ([*said, f'adaptive:{path}', '--gamma', str(widest)],
        'measure it, or draft less')])
+
+
+def test_a_part_decodes_with_its_verifier_and_is_no_model(tmp_path):
+  """As its whole export does; what can't be is said before compiling."""
+  words = tinypair.make_vocabulary(tmp_path)
+  own, other = (besides.write_verifier(tmp_path / name, words, seed)
+                for seed, name in enumerate(('own', 'other')))
+  part = besides.write_part(tmp_path / 'part', own, 'features')
+  whole = besides.write_whole(tmp_path / 'whole', words, 'features')
+  asked = lambda verifier, *more: [
+      'Click the button.', '--verifier', verifier, '--gamma', '2',
+      '--max_length', '12', '--temperature', '1', '--trace', *more]
+  (code, err, out, _), (_, _, same, _) = drive('decode', [
+      asked(own, '--drafter', f'eagle:{x}') for x in (part, whole)])
+  assert code == 0, err
+  assert out == same and '+draft accepted' in out
+  alone = 'no model of its own; give it behind the name of a drafter, eagle:'
+  check('decode', [
+      (asked(other, '--drafter', f'eagle:{part}'),
+       f'{part} was trained beside a/verifier'),
+      (asked(own, '--drafter', f'eagle3:{part}'),
+       'allowed with it: eagle or eagle_tree'),
+      (asked(part, '--drafter', 'ngram'), alone),
+      (asked(own, '--drafter', 'chain', '--drafter_dir', part), alone),
+      (asked(own, '--drafter', 'eagle', '--drafter_dir', part), alone)])

@@ -1,0 +1,190 @@
+"""Drafters of what was trained beside a verifier: heads, layers and masks.
+
+They read a run, its export, or the part of one without its verifier; such a
+part shares the parameters of the pair's verifier, which has to be its own.
+"""
+from __future__ import annotations
+
+import dataclasses
+import functools
+import pathlib
+from typing import Any
+
+import jax.numpy as jnp
+
+from spec_cascades.checkpoints import beside
+from spec_cascades.drafters import eagle
+from spec_cascades.drafters import eagle_tree
+from spec_cascades.drafters import hydra_plus
+from spec_cascades.drafters import masked
+from spec_cascades.drafters import medusa
+from spec_cascades.drafters import paths
+from spec_cascades.drafters import space
+from spec_cascades.evaluation import meshes
+from spec_cascades.evaluation import pairs
+from spec_cascades.models import features
+from spec_cascades.models import heads
+from spec_cascades.models import layers
+from spec_cascades.models import masks as masks_lib
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+  """What was trained beside the pair's verifier, without the verifier.
+
+  Attributes:
+    name: To show.
+    heads: Its configuration.
+    checkpoint: Its parameters in checkpoint layout, in the pair's dtype.
+  """
+  name: str
+  heads: Any
+  checkpoint: Any = dataclasses.field(repr=False)
+
+  @functools.cached_property
+  def params(self) -> Any:
+    """Its parameters in decode layout, made once: every program shares them.
+    """
+    return layers.pack(self.checkpoint)
+
+
+def whole(path: str, pair: pairs.Pair) -> tuple[pairs.Model, str]:
+  """A model of the pair's vocabulary, and its SHA-256.
+
+  Raises:
+    ValueError: There is none at the path, or it has another vocabulary.
+  """
+  found = pairs.load(path, None)
+  spelt = lambda x: pairs.pieces_digest(x.vocabulary, x.verifier.lm.vocab_size)
+  if found.vocabulary_sha256 != pair.vocabulary_sha256 and (
+      spelt(found) != spelt(pair)):                    # a run, or another file
+    raise ValueError(f'{path} has another vocabulary than the pair; allowed: '
+                     'models with the same one.')
+  return found.verifier, found.verifier.sha256
+
+
+def read(path: str, pair: pairs.Pair) -> tuple[pairs.Model | Part, str]:
+  """A model, or a part of the pair's verifier, and its SHA-256.
+
+  Raises:
+    ValueError: See `whole`; or a part is damaged or of another verifier.
+  """
+  place, own = pathlib.Path(path).expanduser(), pair.verifier
+  if not beside.recognises(place):
+    return whole(path, pair)
+  found = beside.read(place, dtype=meshes.bare(own.lm).config.dtype)
+  if found.verifier.sha256 != own.sha256:
+    raise ValueError(
+        f'{path} was trained beside {found.verifier.name} (SHA-256 '
+        f'{found.verifier.sha256[:12]}), but the verifier is {own.name} '
+        f'({own.sha256[:12]}); give the one that it was trained beside, or '
+        'train a part for this one.')
+  return Part(pairs.shown(path), found.heads, found.params), found.sha256
+
+
+def masks(path: str, pair: pairs.Pair) -> tuple[Any, str]:
+  """Configuration and embeddings [K, E] of masks, and a SHA-256.
+
+  Weights beside them are let go.
+
+  Raises:
+    ValueError: See `read`; or there are no masks.
+  """
+  found, sha256 = read(path, pair)
+  alone = isinstance(found, Part)
+  config = found.heads if alone else getattr(found.lm, 'heads', None)
+  if not isinstance(config, masks_lib.MasksConfig):
+    raise ValueError(f'{path} has no mask tokens; give a run of '
+                     'gin/train/pass.gin or space.gin, or its export.')
+  params = found.checkpoint if alone else found.unpacked()['heads']
+  return (config, jnp.asarray(params['embedding'])), sha256
+
+
+def medusa_tree(pair: pairs.Pair, gamma: int, given: Any, name: str
+                ) -> tuple[Any, Any]:
+  """The tree of trained heads down to gamma; their chain if none was chosen."""
+  return _heads(medusa.Medusa, pair, gamma, given, name)
+
+
+def hydra_tree(pair: pairs.Pair, gamma: int, given: Any, name: str
+               ) -> tuple[Any, Any]:
+  """The same of heads behind a prefix layer."""
+  return _heads(hydra_plus.HydraPlus, pair, gamma, given, name)
+
+
+def eagle_chain(pair: pairs.Pair, gamma: int, given: Any, name: str
+                ) -> tuple[Any, Any]:
+  """gamma tokens of a layer that predicts the verifier's states."""
+  lm = _model(pair, given, name)
+  return eagle.Eagle(lm, gamma), _params(pair, given)
+
+
+def eagle_grown(pair: pairs.Pair, gamma: int, given: Any, name: str
+                ) -> tuple[Any, Any]:
+  """The 16 likeliest drafts of such a layer, down to gamma; 4 a level grow."""
+  lm = _model(pair, given, name)
+  nodes = min(16, 16 * gamma - 12)
+  return eagle_tree.EagleTree(lm, gamma, 4, nodes), _params(pair, given)
+
+
+def masks_behind_root(pair: pairs.Pair, gamma: int, given: Any
+                      ) -> tuple[Any, Any]:
+  """gamma tokens of a pass with trained masks behind the root."""
+  lm, params = _masked(pair, given)
+  return masked.PaSS(lm, gamma), params
+
+
+def masks_behind_each(pair: pairs.Pair, gamma: int, given: Any
+                      ) -> tuple[Any, Any]:
+  """gamma tokens of masks behind each candidate of the round before."""
+  lm, params = _masked(pair, given)
+  return space.Space(lm, gamma), params
+
+
+def _heads(kind, pair, gamma, given, name):
+  lm = _model(pair, given, name)
+  chosen = tuple(x for x in lm.heads.paths if len(x) <= gamma)
+  line = paths.cartesian((1,) * min(gamma, lm.heads.count))
+  return kind(lm, chosen or line), _params(pair, given)
+
+
+def _model(pair, given, name):
+  """What drafts, if it was trained for that; no parameters are touched."""
+  given = given or pair.drafter
+  lm = given.lm if isinstance(given, pairs.Model) else features.beside(
+      meshes.bare(pair.verifier.lm), given.heads)
+  if not isinstance(lm, heads.Beside):
+    raise ValueError(f'{given.name} was not trained beside the verifier; give '
+                     'a run of gin/train/medusa.gin, hydra_plus.gin, eagle.gin '
+                     'or eagle3.gin, or its export, as medusa:PATH, '
+                     'hydra++:PATH, eagle:PATH or eagle3:PATH.')
+  if name not in lm.heads.drafters:
+    raise ValueError(f'{given.name} was not trained for this drafter; allowed '
+                     f'with it: {" or ".join(lm.heads.drafters)}.')
+  return lm
+
+
+def _params(pair, given):
+  """Parameters of what drafts; a part shares those of the verifier."""
+  if isinstance(given, Part):
+    return dict(model=_own(pair), heads=given.params)
+  return (given or pair.drafter).params
+
+
+def _masked(pair, given):
+  """The pair's own verifier and masks that were trained beside it."""
+  config, table = given
+  lm, model = meshes.bare(pair.verifier.lm), _own(pair)
+  like = masks_lib.Masked(lm, config).state(dict(model=model))
+  if table.shape[1:] != like.shape:
+    raise ValueError(f'Masks of width {table.shape[1]} for a verifier of width '
+                     f'{like.shape[0]}; allowed: those trained beside it.')
+  lm = meshes.placed(lm, meshes.layout_of(pair.verifier.lm))
+  return masks_lib.Masked(lm, config), dict(
+      model=model, heads=dict(embedding=table.astype(like.dtype)))
+
+
+def _own(pair):
+  """Parameters of the pair's verifier, without a part that it came with."""
+  params = pair.verifier.params
+  return params['model'] if set(params) == {'model', 'heads'} else params
