@@ -90,19 +90,28 @@ class Validation:
       name; with a teacher `validation_agreement` and `validation_acceptance`,
       see `losses.Distillation`, and tokens per verifier call.
     """
-    total = collections.Counter()
-    for batch in self._batches:
-      loss, sums = self.loss(params, batch, teacher)
-      sums |= dict(loss=loss)
-      total.update({name: float(x) for name, x in sums.items()})
-    tokens = total.pop('tokens')
-    found = {f'validation_{name}': x / tokens for name, x in total.items()}
+    found = self.means(params, teacher)
     found[self.metric.name.lower()] = self.quality(params)
     lines = []
     for some in self._bought(params, teacher):
       found |= some.figures
       lines += [str(some)] + [some.warning] * (some.warning is not None)
     return found, lines
+
+  def means(self, params: Any, teacher: Any = None) -> dict[str, float]:
+    """What the loss says, `validation_...`, per token; nothing is decoded.
+
+    Args:
+      params: Parameters in checkpoint layout.
+      teacher: Those of the teacher, if there is one.
+    """
+    total = collections.Counter()
+    for batch in self._batches:
+      loss, sums = self.loss(params, batch, teacher)
+      sums |= dict(loss=loss)
+      total.update({name: float(x) for name, x in sums.items()})
+    tokens = total.pop('tokens')
+    return {f'validation_{name}': x / tokens for name, x in total.items()}
 
   def _bought(self, params, teacher) -> list[bought.Bought]:
     """What the student buys, greedy and sampled."""
