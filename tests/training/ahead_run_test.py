@@ -115,7 +115,7 @@ def test_calibrated_heads_draft_and_do_not_change_greedy_texts(
   got, want = run_one(drafter, params), run_one(null.Null(), None)
   np.testing.assert_array_equal(got.tokens, want.tokens)
   assert got.stats.accepted.sum() > 0
-  with pytest.raises(ValueError, match='needs trained heads'):
+  with pytest.raises(ValueError, match='was not trained beside'):
     drafting.make('medusa', pairs.load(verifier, verifier), 2)
 
 

@@ -102,5 +102,5 @@ def test_a_layer_is_trained_saved_and_drafts(corpus, verifier,  # noqa: F811
   for name in ('eagle', 'eagle_tree'):
     drafter, params = drafting.make(name, pair, 3)
     assert drafter.max_depth == 3 and set(params) == {'model', 'heads'}
-  with pytest.raises(ValueError, match='needs a trained feature layer'):
+  with pytest.raises(ValueError, match='was not trained beside'):
     drafting.make('eagle', pairs.load(verifier, verifier), 2)
