@@ -5,7 +5,8 @@
   python scripts/build_drafters.py medusa eagle    these, and what they need
 
 What is there is not made again, and the same command goes on where it was
-stopped. Then: python scripts/sweep.py --config=configs/drafters.py
+stopped. Of what came along with the project, only what is named, or what
+another starts from, is made. Then: python scripts/sweep.py --config=configs/drafters.py
 """
 from __future__ import annotations
 
@@ -32,6 +33,8 @@ def main(args: Sequence[str]) -> None:
   todo = instances.wanted(flags.names)
   if flags.list:
     print(instances.table())
+    if not flags.names:               # how to make anew what came along, too
+      todo = [x for x in instances.INSTANCES if not x.made()]
   for x in todo:
     print('\n'.join((f'\n{x.name}: {x.what}', *x.lines())), flush=True)
     if not flags.list:
@@ -46,7 +49,7 @@ def make(instance) -> None:
     if done.returncode:
       raise ValueError(f'{instance.name} failed, exit code {done.returncode}; '
                        'the same command goes on from there.')
-  if not instance.there():
+  if not instance.made():
     raise ValueError(f'{instance.name} ended early: {instance.makes} is not '
                      'there yet. The same command goes on.')
   print(f'{instance.name}: {(time.monotonic() - began) / 60:.0f} min')

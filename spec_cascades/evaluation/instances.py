@@ -15,6 +15,7 @@ import pathlib
 CACHE = '~/.cache/spec_cascades'
 OUT = 'runs/drafters'
 VERIFIER = 'spec_cascades/assets/debian_ende/verifier'
+PARTS = 'spec_cascades/assets/debian_ende/parts'
 CHOSEN = 'paths'                  # of heads in model.json, once calibrated
 
 
@@ -31,6 +32,8 @@ class Instance:
       the verifier's own training and distillation; None: minutes at most.
     needs: Names of what is read.
     calibrated: Whether model.json beside has to hold a tree, too.
+    ships: Where the project comes with one that drafters read; it is what
+      scripts/export.py --part wrote of such a run.
   """
   name: str
   what: str
@@ -39,9 +42,14 @@ class Instance:
   minutes: int | None = None
   needs: tuple[str, ...] = ()
   calibrated: bool = False
+  ships: str | None = None
 
   def there(self) -> bool:
-    """Whether it was made, to the end."""
+    """Whether a drafter can read it: it was made, or came along."""
+    return self.ships is not None or self.made()
+
+  def made(self) -> bool:
+    """Whether it was made here, to the end."""
     place = pathlib.Path(self.makes).expanduser()
     if not place.exists():
       return False
@@ -60,14 +68,16 @@ def _has_tree(path: pathlib.Path) -> bool:
   return bool(found.get('heads', {}).get(CHOSEN))
 
 
-def _trained(name, what, steps, minutes, needs=('own',), *, tree=False):
+def _trained(name, what, steps, minutes, needs=('own',), *, tree=False,
+             ships=False):
   """A run of gin/train/NAME.gin, and the tree of its heads."""
   flag = f'--gin_file=gin/train/{name}.gin'
   commands = [('scripts/train.py', flag)]
   if tree:
     commands.append(('scripts/calibrate_heads.py', flag, '--nodes=16'))
   return Instance(name, what, f'{CACHE}/runs/{name}/checkpoints/{steps}',
-                  tuple(commands), minutes, needs, tree)
+                  tuple(commands), minutes, needs, tree,
+                  f'{PARTS}/{name}' if ships else None)
 
 
 def _written(name, what, folder, minutes, *flags):
@@ -113,12 +123,14 @@ INSTANCES = (
                '--gin_file=gin/sweeps/quickstart.gin', '--output',
                f'{OUT}/trees'),), needs=('quickstart', 'costs')),
     _trained('drafter_boosted', 'a second small model', 400, 5),
-    _trained('medusa', "Medusa's heads, and their tree", 2000, 65, tree=True),
-    _trained('hydra', "Hydra's heads, and their tree", 2000, 65, tree=True),
-    _trained('hydra_plus', "Hydra++'s heads, and their tree", 2000, 75,
-             tree=True),
-    _trained('eagle', "EAGLE's layer", 4000, 130),
-    _trained('eagle3', "EAGLE-3's layer", 4000, 200),
+    _trained('medusa', "Medusa's heads, and their tree", 500, 30, tree=True,
+             ships=True),
+    _trained('hydra', "Hydra's heads, and their tree", 600, 30, tree=True,
+             ships=True),
+    _trained('hydra_plus', "Hydra++'s heads, and their tree", 300, 20,
+             tree=True, ships=True),
+    _trained('eagle', "EAGLE's layer", 1500, 45, ships=True),
+    _trained('eagle3', "EAGLE-3's layer", 450, 30, ships=True),
     _trained('pass', 'mask tokens, for PaSS and SPACE', 2000, 260),
     _trained('medusa_joint', 'a verifier with its heads (Medusa-2)', 1000, 80,
              ('own', 'medusa'), tree=True),
@@ -147,15 +159,16 @@ def ready(curves: Iterable[str] = tuple(CURVES)) -> list[str]:
 
 
 def missing() -> list[Instance]:
-  """What is to be made, in order."""
+  """What is neither made nor came along, in order."""
   return [x for x in INSTANCES if not x.there()]
 
 
 def wanted(names: Sequence[str]) -> list[Instance]:
-  """Those that are missing of some and of what they need, in order.
+  """Those of some, and of what they need, that were not made here, in order.
 
   Args:
-    names: Of instances; none: all.
+    names: Of instances; none: all that are missing. One that came along is
+      made where it is named or where another starts from it.
 
   Raises:
     ValueError: There is no such instance.
@@ -163,20 +176,21 @@ def wanted(names: Sequence[str]) -> list[Instance]:
   if unknown := sorted(set(names) - set(BY_NAME)):
     raise ValueError(f'Unknown: {", ".join(unknown)}; allowed: '
                      f'{", ".join(BY_NAME)}.')
-  chosen, rest = set(), list(names or BY_NAME)
+  chosen, rest = set(), list(names) or [x.name for x in missing()]
   while rest:
     name = rest.pop()
-    chosen.add(name)
-    rest += [x for x in BY_NAME[name].needs if not BY_NAME[x].there()]
-  return [x for x in missing() if x.name in chosen]
+    if not BY_NAME[name].made():
+      chosen.add(name)
+      rest += BY_NAME[name].needs
+  return [x for x in INSTANCES if x.name in chosen]
 
 
 def table() -> str:
   """All instances: what is there, and how long the rest may take."""
-  return '\n'.join(
-      f'{"there" if x.there() else _time(x.minutes):>12}  {x.name:16}{x.what}'
-      for x in INSTANCES)
+  return '\n'.join(f'{_state(x):>12}  {x.name:16}{x.what}' for x in INSTANCES)
 
 
-def _time(minutes):
-  return f'some {minutes} min' if minutes else 'minutes'
+def _state(x):
+  if x.there():
+    return 'there' if x.made() else 'came along'
+  return f'some {x.minutes} min' if x.minutes else 'minutes'

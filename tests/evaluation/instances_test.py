@@ -1,4 +1,5 @@
 """What drafters need, in order: as gin files, scripts and curves say."""
+import dataclasses
 import json
 import pathlib
 import re
@@ -14,12 +15,14 @@ import _cli  # noqa: E402
 import build_drafters  # noqa: E402
 import sweep  # noqa: E402
 
+from spec_cascades.checkpoints import beside  # noqa: E402
 from spec_cascades.evaluation import instances  # noqa: E402
 from spec_cascades.evaluation import points  # noqa: E402
 from spec_cascades.evaluation import sweep as sweep_lib  # noqa: E402
 from spec_cascades.training import distill  # noqa: E402
 from spec_cascades.training import loop  # noqa: E402
 
+CAME = {x.name for x in instances.INSTANCES if x.ships}
 RUNS = [x for x in instances.INSTANCES if '/checkpoints/' in x.makes]
 
 
@@ -67,6 +70,27 @@ def test_each_comes_after_what_it_needs():
                  if y.startswith('--gin_file='))
 
 
+@pytest.mark.parametrize('name', sorted(CAME))
+def test_what_came_along_is_of_its_run_and_read_by_its_curves(name):
+  """The same heads and step as the gin file trains; sweeps read it as it is."""
+  instance = instances.BY_NAME[name]
+  part = beside.read(instance.ships)
+  _cli.configure([f'gin/train/{name}.gin'], [])
+  run = _cli.call(loop.Run)
+  config = json.loads((pathlib.Path(instance.ships) / 'config.json').read_text())
+  assert config['info']['step'] == run.recipe.steps
+  paths = getattr(part.heads, 'paths', ())
+  assert bool(paths) == instance.calibrated
+  trained = run.lm.heads
+  assert (dataclasses.replace(part.heads, paths=()) if paths else part.heads
+          ) == trained
+  text = (ROOT / 'gin/sweeps/drafters.gin').read_text()
+  curves = [x for x, needs in instances.CURVES.items() if name in needs]
+  for curve in curves:
+    macro = re.search(rf'^{curve}/points.Curve.drafter = %(\w+)', text, re.M)[1]
+    assert re.search(rf"^{macro} = '\w+[+]*:{instance.ships}'", text, re.M)
+
+
 @pytest.mark.parametrize('instance', RUNS, ids=lambda x: x.name)
 def test_runs_end_where_they_are_looked_for(instance):
   _cli.configure([f'gin/train/{instance.name}.gin'], [])
@@ -103,7 +127,11 @@ def test_what_is_there_is_not_made_again():
   make(instances.BY_NAME['medusa'])
   assert names(instances.wanted(['medusa_joint'])) == ['medusa_joint']
   assert names(instances.wanted([])) == names(instances.missing())
-  assert 'medusa' in instances.ready() and 'eagle' not in instances.ready()
+  ready = instances.ready()
+  assert 'eagle' in ready                            # it came along
+  assert 'masks' not in ready and 'bigrams' not in ready
+  assert 'eagle' not in names(instances.wanted([]))
+  assert names(instances.wanted(['eagle'])) == ['eagle']
   with pytest.raises(ValueError, match='Unknown: medusae; allowed: own'):
     instances.wanted(['medusae'])
 
@@ -130,12 +158,12 @@ def test_the_script_lists_and_runs(monkeypatch, tmp_path, capsys):
 
 
 def test_the_configuration_leaves_out_what_is_missing(capsys):
-  for name in ('own', 'eagle', 'cllm'):
+  for name in ('own', 'bigrams', 'cllm'):
     make(instances.BY_NAME[name])
   found = sweep.several(ROOT / 'configs' / 'drafters.py')
   said = capsys.readouterr().err
   for curve, needs in instances.CURVES.items():
-    there = set(needs) <= {'eagle'}
+    there = set(needs) <= {'bigrams', *CAME}
     assert (f'left out: {curve}; python scripts/build_drafters.py' in
             said) == (not there), curve
   assert 'build_drafters.py layerskip' in said
