@@ -6,7 +6,9 @@
 
 What is there is not made again, and the same command goes on where it was
 stopped. Of what came along with the project, only what is named, or what
-another starts from, is made. Then: python scripts/sweep.py --config=configs/drafters.py
+another starts from, is made. Then:
+
+  python scripts/sweep.py --config=configs/drafters.py
 """
 from __future__ import annotations
 
