@@ -1,18 +1,22 @@
 """Where the time of a decode goes: its parts, jitted and timed apart.
 
 A decode is a prefill and so many rounds; a round drafts, scores and judges.
-Batch 1, the device synchronised, compilation excluded, all points in turn.
+Batch 1, the device synchronised, compilation excluded, points in turn, `GROUP`
+cases of them at a time.
 Caches are of a static size: a part costs the same wherever in a text it is.
 """
 from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 import json
 import os
 import pathlib
 import statistics
 from typing import Any, Callable, Sequence
+
+import jax
 
 from spec_cascades.evaluation import parts as parts_lib
 from spec_cascades.evaluation import points as points_lib
@@ -24,6 +28,9 @@ from spec_cascades.evaluation import timing
 SCHEMA = 1
 UNEVEN = ('ngram',)           # drafters that may have nothing to propose
 REPEATS = 5
+# Cases whose programs are there at a time. A process of Linux may have 65,530
+# memory maps, and XLA takes hundreds for a program on a CPU.
+GROUP = 16
 TAKEN = 'split_times.jsonl'
 Turn = tuple[int, tuple[str, programs_lib.Bucket]]    # repeat, (key, bucket)
 
@@ -111,20 +118,25 @@ def measure(run: Any, programs: programs_lib.Programs, keys: Sequence[str],
     return parts_lib.seconds(programs.loop(point, bucket), *prompt,
                              programs.chosen(point))
 
-  turns = [(repeat, cases[i]) for repeat, i in timing.interleaved(
-      repeats, len(cases), run.sweep.seed)]
+  groups = [cases[i:i + GROUP] for i in range(0, len(cases), GROUP)]
+  turns = [[(repeat, group[i]) for repeat, i in timing.interleaved(
+      repeats, len(group), run.sweep.seed)] for group in groups]
   taken = Taken(run.directory / TAKEN, results.content_key(run.configuration))
-  left = [turn for turn in turns if turn not in taken.known]
-  with progress(total=len(cases) + len(turns), initial=len(turns) - len(left),
-                unit='text', desc='timing parts') as bar:
-    for case in cases:                       # compiles
-      if any(case == other for _, other in left):
-        once(case)
-      bar.update(1)
-    for turn in left:
-      taken.add(turn, once(turn[1]))
-      bar.update(1)
-  for turn in turns:
+  done = sum(turn in taken.known for some in turns for turn in some)
+  with progress(total=len(cases) * (1 + repeats), initial=done, unit='text',
+                desc='timing parts') as bar:
+    for group, some in zip(groups, turns):
+      if len(groups) > 1:
+        jax.clear_caches()
+      left = [turn for turn in some if turn not in taken.known]
+      for case in group:                     # compiles
+        if any(case == other for _, other in left):
+          once(case)
+        bar.update(1)
+      for turn in left:
+        taken.add(turn, once(turn[1]))
+        bar.update(1)
+  for turn in itertools.chain(*turns):
     for part, seconds in taken.known[turn].items():
       took[turn[1]][part].append(seconds)
   medians = {case: {part: statistics.median(x) for part, x in parts.items()}

@@ -1,8 +1,10 @@
 """A finished sweep is asked for its time split and for texts with origins."""
 import collections
 import dataclasses
+import itertools
 import json
 
+import jax
 import numpy as np
 import pytest
 from sweep_run_test import Bar
@@ -162,6 +164,34 @@ def test_a_split_that_was_killed_goes_on(asked, monkeypatch):
   for x in again.split:
     assert x.key in late or x.parts == before_by[x.key].parts
   whole.write_bytes(before)
+
+
+def test_few_programs_are_there_at_a_time(asked, monkeypatch):
+  """Each group compiles its own, with those of others forgotten."""
+  run, found = asked
+  whole, taken = run.directory / details.SPLIT, run.directory / split.TAKEN
+  before = whole.read_bytes(), taken.read_bytes()
+  whole.unlink()
+  taken.unlink()
+  monkeypatch.setattr(split, 'GROUP', 2)
+  events, once, clear = [], parts.seconds, jax.clear_caches
+  monkeypatch.setattr(jax, 'clear_caches',
+                      lambda: (events.append(None), clear()))
+  monkeypatch.setattr(parts, 'seconds', lambda loop, *args: (
+      events.append(args[-1]), once(loop, *args))[1])
+  again = sweep_lib.Run(run.sweep)(Bar)
+  count = len(found.split)
+  assert [x.key for x in again.split] == [x.key for x in found.split]
+  groups = [list(some) for forgot, some in itertools.groupby(
+      events, lambda x: x is None) if not forgot]
+  assert len(groups) == events.count(None) == -(-count // 2) > 1
+  assert [len(x) for x in groups] == [
+      (1 + split.REPEATS) * n for n in [2] * (count // 2) + [1] * (count % 2)]
+  lines = [json.loads(x)['key'] for x in taken.read_bytes().splitlines()]
+  assert sorted(lines) == sorted(
+      x.key for x in found.split for _ in range(split.REPEATS))
+  whole.write_bytes(before[0])
+  taken.write_bytes(before[1])
 
 
 @pytest.mark.parametrize('name', [details.SPLIT, details.TEXTS])
