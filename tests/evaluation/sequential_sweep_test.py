@@ -122,6 +122,7 @@ opt/baselines.OracleCascade.rule = @targets.OPT
 
 @pytest.fixture
 def clean():
+  gin.clear_config()          # what a test before has left, a lock among it
   yield
   gin.clear_config()
 
