@@ -9,8 +9,8 @@ Result: runs/drafters/ende: every drafter of gin/sweeps/drafters.gin, greedy and
 sampled, lossless, with tokens per call, acceptance by position, speed-up over
 the verifier alone, and how the time of a decode splits into drafting and
 verification: docs/drafters.md has that of 2026-11-25, half an hour. And, not
-run yet, runs/drafters/joint, space, cllm and exit: those that have a verifier of
-their own; runs/drafters/smollm2.
+run yet, runs/drafters/joint, space, cllm and exit: those that have a verifier
+of their own; runs/drafters/smollm2.
 """
 import importlib.util
 import pathlib
