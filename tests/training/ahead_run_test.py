@@ -25,12 +25,7 @@ from spec_cascades.training import optimizers
 from training.runs import run_of
 
 QUIET = dict(log=lambda line: None)
-
-
-@pytest.fixture(scope='module', autouse=True)
-def promotion():
-  with jax.numpy_dtype_promotion('standard'):         # optax's Adam needs it
-    yield
+pytestmark = pytest.mark.usefixtures('promotion')
 
 
 @pytest.fixture(scope='module')

@@ -1,4 +1,5 @@
 """A corpus, an uninterrupted run on it, and its model as a teacher."""
+import jax
 import pytest
 
 import tinypair
@@ -8,6 +9,13 @@ from spec_cascades.training import export
 from spec_cascades.training import loop
 from training.data_test import write_corpus
 from training.runs import run_of
+
+
+@pytest.fixture(scope='module')
+def promotion():
+  """The looser rules of dtypes that optax's Adam needs."""
+  with jax.numpy_dtype_promotion('standard'):
+    yield
 
 
 @pytest.fixture(scope='module')

@@ -20,7 +20,6 @@ from spec_cascades.training import exits
 from spec_cascades.training import loop
 from spec_cascades.training import losses
 from spec_cascades.training import optimizers
-from training.ahead_run_test import promotion  # noqa: F401, a fixture
 from training.runs import run_of
 
 BATCH = dict(
@@ -107,7 +106,7 @@ def test_what_has_no_exits_is_refused():
 
 @pytest.mark.slow
 def test_exits_learn_and_draft_without_changing_greedy_texts(
-    corpus, promotion, tmp_path):  # noqa: F811
+    corpus, promotion, tmp_path):
   path = str(tinypair.write(tmp_path / 'x', corpus.vocabulary.path, 0, layers=3,
                             scale=4.))
   run = dataclasses.replace(

@@ -29,16 +29,11 @@ from tests.scripts import cli_test
 from training.runs import run_of
 
 QUIET = dict(log=lambda line: None)
+pytestmark = pytest.mark.usefixtures('promotion')
 KINDS = ('heads', 'features', 'masks')
 OBJECTIVES = dict(heads=ahead.Ahead(distillation=losses.Distillation()),
                   masks=ahead.Ahead(1., losses.Distillation()),
                   features=follow.Follow())
-
-
-@pytest.fixture(scope='module', autouse=True)
-def promotion():
-  with jax.numpy_dtype_promotion('standard'):         # optax's Adam needs it
-    yield
 
 
 @pytest.fixture(scope='module')

@@ -21,7 +21,7 @@ from spec_cascades.training import export
 from spec_cascades.training import loop
 from spec_cascades.training import losses
 from spec_cascades.training import optimizers
-from training.ahead_run_test import promotion, verifier  # noqa: F401, fixtures
+from training.ahead_run_test import verifier  # noqa: F401, a fixture
 from training.runs import run_of
 
 QUIET = dict(log=lambda line: None)
