@@ -4,6 +4,7 @@ Slots [0, length) hold the committed tokens but the last.
 """
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -118,6 +119,21 @@ def write(array: Array, block: Array, start: Int[Array, 'B']) -> Array:
         f'{array.shape[along]} slots: raise its capacity.')
   put, block = jax.lax.dynamic_update_slice_in_dim, block.astype(array.dtype)
   if len(array) == 1:
-    return put(array, block, start[0], along)
+    whole = lambda array, x, i: put(array, x, i, along)
+    if block.shape[along] > 1:
+      return whole(array, block, start[0])
+    return jax.lax.platform_dependent(
+        array, block, start[0], cpu=functools.partial(_apart, whole),
+        default=whole)
   return jax.vmap(lambda row, x, i: put(row, x, i, along - 1))(
       array, block, start)
+
+
+def _apart(put, array, block, start):
+  """`put`, which XLA can't fuse with what reads the array.
+
+  For one slot its CPU backend would: once for each reader and once for the
+  loop, each with a copy of the whole cache.
+  """
+  return jax.lax.cond(start >= 0, put, lambda array, *_: array,
+                      array, block, start)

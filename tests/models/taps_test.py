@@ -16,10 +16,11 @@ TAPS = (0, 1)
 def normed(lm, params, left):
   """RMSNorm before the head, in float64."""
   scale = np.asarray(params['decoder']['decoder_norm']['scale'], np.float64)
+  epsilon = 1e-6
   if isinstance(lm, gemma.Gemma):
-    scale = scale + lm.config.norm_offset
+    scale, epsilon = scale + lm.config.norm_offset, lm.config.norm_epsilon
   left = np.asarray(left, np.float64)
-  return left / np.sqrt((left**2).mean(-1, keepdims=True) + 1e-6) * scale
+  return left / np.sqrt((left**2).mean(-1, keepdims=True) + epsilon) * scale
 
 
 @pytest.mark.parametrize('name', [
