@@ -39,7 +39,8 @@ def main(args: Sequence[str]) -> None:
   run = _cli.call(loop.Run)
   table = counts.build(
       counted.texts(run.corpus, run.lm), run.lm.vocab_size, flags.order,
-      follow=flags.follow, least=flags.least)
+      follow=flags.follow, least=flags.least,
+      ends=(run.corpus.end,))
   flags.output.parent.mkdir(parents=True, exist_ok=True)
   counted.write(flags.output, table)
   sizes = ', '.join(str(len(level.older)) for level in table.levels)

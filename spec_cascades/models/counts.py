@@ -10,7 +10,7 @@ Reference: Leviathan et al. (2023), sec. 3.6, https://arxiv.org/abs/2211.17192
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 import dataclasses
 import math
 
@@ -148,7 +148,8 @@ def _child(level, above, token):
 
 
 def build(texts: Iterable[Sequence[int]], vocab_size: int, order: int = 2, *,
-          follow: int = 16, least: int = 1, discount: float = .5) -> Table:
+          follow: int = 16, least: int = 1, discount: float = .5,
+          ends: Collection[int] = ()) -> Table:
   """Counts the n-grams of texts, on the host.
 
   Args:
@@ -159,6 +160,8 @@ def build(texts: Iterable[Sequence[int]], vocab_size: int, order: int = 2, *,
     follow: Tokens kept behind a context, the commonest.
     least: Times that a context must have been seen.
     discount: Taken off each count, in [0, 1): a share of the rare for the rest.
+    ends: Tokens that end a text. The unigram takes them for unseen: a draft of
+      the end, its likeliest token, gains nothing, as no token follows it.
 
   Raises:
     ValueError: A number outside its domain, no text of two tokens, or a token
@@ -178,6 +181,7 @@ def build(texts: Iterable[Sequence[int]], vocab_size: int, order: int = 2, *,
   place = np.concatenate([np.arange(len(x)) for x in texts])   # in its own text
   target = np.flatnonzero(place > 0)           # a first token follows nothing
   counts = np.bincount(text[target], minlength=vocab_size) + discount
+  counts[list(ends)] = discount
   above = np.zeros(len(target), np.int64)      # the context of each target
   levels, number = [], 1
   for back in range(1, order):

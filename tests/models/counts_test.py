@@ -24,6 +24,7 @@ TEXTS = [np.cumsum(RNG.integers(0, 3, RNG.integers(2, 20))) % 5
 TABLE = counts.build(TEXTS, 5, ORDER, follow=FOLLOW, discount=DISCOUNT)
 COUNTS = counts.Counts(5, ORDER)
 HEAD = jax.jit(COUNTS.head)
+HEAD2 = jax.jit(counts.Counts(5, 2).head)
 
 
 def reference(texts, context, least=1):
@@ -65,6 +66,19 @@ def test_q_is_what_counting_says(least):
   want = np.array([reference(TEXTS, c, least) for c in contexts])
   np.testing.assert_allclose(got, want, atol=1e-6)
   np.testing.assert_allclose(got.sum(1), 1, atol=1e-6)
+
+
+def test_an_end_is_drafted_only_behind_what_it_was_seen_behind():
+  """As the commonest token it would fill every draft of a unigram."""
+  texts = [[0, 2, 3, 1], [0, 3, 1], [0, 2, 1], [0, 1]]
+  plain = counts.build(texts, 5, 2)
+  table = counts.build(texts, 5, 2, ends=(1,))
+  assert plain.unigram.argmax() == 1 and table.unigram.argmax() == 2
+  np.testing.assert_allclose(table.unigram, np.array(
+      [.5, .5, 2.5, 2.5, .5]) / 6.5, rtol=1e-6)
+  jax.tree.map(np.testing.assert_array_equal, plain.levels, table.levels)
+  q = np.exp(HEAD2(table, jnp.array([[3]]))[0])
+  assert q.argmax() == 1 and q.min() > 0          # all that followed 3 ended
 
 
 def test_what_was_never_seen_falls_back():
