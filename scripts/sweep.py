@@ -45,8 +45,15 @@ def main(args: Sequence[str]) -> None:
     check_profile(flags.profile, jobs)
   if jobs[1:]:               # before the first one compiles anything
     check_all(jobs)
-  failures = [line for job in jobs
-              for line in measure(*job, profile=flags.profile)]
+  failures = []
+  for number, job in enumerate(jobs, 1):
+    try:
+      failures += measure(*job, profile=flags.profile)
+    except ValueError as error:              # the next one may have none
+      if not jobs[1:]:
+        raise
+      print(f'sweep {number} of {len(jobs)}: {error}', file=sys.stderr)
+      failures.append(str(error))
   if failures:
     raise ValueError(f'{len(failures)} points failed; the first is '
                      f'{failures[0]} The same command tries them again.')
@@ -110,12 +117,23 @@ def several(path: pathlib.Path) -> list[Job]:
   path = next((p for p in (path, _cli.ROOT / path) if p.is_file()), None)
   if path is None:
     raise ValueError('No such --config; those that exist are in configs/.')
+  if path.suffix != '.py':
+    raise ValueError(f'Got --config {path}; allowed: a file of Python. For a '
+                     'gin file say --gin_file.')
   spec = importlib.util.spec_from_file_location(path.stem, path)
   module = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(module)
+  try:
+    spec.loader.exec_module(module)
+  except (SyntaxError, ImportError, NameError, AttributeError) as error:
+    raise ValueError(f'{path} is not Python that runs: '
+                     f'{type(error).__name__}: {error}') from None
   if 'get_sweep' not in vars(module):
     raise ValueError(f'{path} has no get_sweep(); see configs/gammas.py.')
   sweeps = module.get_sweep()
+  if not (isinstance(sweeps, (list, tuple)) and all(
+      isinstance(x, (list, tuple)) and len(x) == 3 for x in sweeps)):
+    raise ValueError(f'get_sweep() of {path} gives {sweeps!r}; allowed: a list '
+                     'of (name, gin files, bindings); see configs/gammas.py.')
   names = [name for name, *_ in sweeps]
   if not names or len(set(names)) < len(names):
     raise ValueError(f'{path} names the sweeps {", ".join(names) or "not one"};'

@@ -26,7 +26,7 @@ DEFAULT_VOCABULARY_PATH = (
     / 'vocab'
     / f'{corpus.DEBIAN_ENDE.name}_{vocabulary.DEFAULT_VOCAB_SIZE}.model'
 )
-_ROUGE_TYPES = ('rouge1', 'rouge2', 'rougeLsum')
+_ROUGE_TYPES = ('rouge1', 'rouge2', 'rougeL', 'rougeLsum')
 
 Reference = Mapping[str, object]
 

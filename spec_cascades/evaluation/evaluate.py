@@ -25,6 +25,8 @@ from spec_cascades.evaluation import sweep
 from spec_cascades.evaluation import timing
 
 RESULTS = 'evaluation.jsonl'
+READ = ('make it (scripts/build_corpus.py, scripts/prepare_public.py), or '
+        'change what it says is wrong.')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,6 +67,10 @@ class Evaluation:
   loggers: Sequence[Any] = ()
 
   def __post_init__(self):
+    sweep.check_paths(self)
+    if isinstance(self.task, str) or not hasattr(self.task, 'tasks'):
+      raise ValueError(f'Got task={self.task!r}; allowed: '
+                       '@seqio_tasks.Registered() or @sources.Public().')
     count = lambda name, value, low=1: check.interval(
         name, value, low, 2**31 - 1, whole=True, hint='It is a whole number.')
     count('batch', self.batch)
@@ -106,11 +112,11 @@ class Run:
         self.pair, chosen.curves,
         [programs_lib.Bucket(*sizes) for sizes in chosen.buckets],
         seed=chosen.seed, batch=chosen.batch, end=chosen.end)
-    host_tensorflow.load()
-    tasks, self.split = chosen.task.tasks(self.pair.vocabulary)
-    for task in tasks:
-      seqio_tasks.check(task, self.split, self.pair.vocabulary)
-    self.evaluators = {task.name: self._evaluator(task) for task in tasks}
+    with host_tensorflow.readable('What the Task needs', READ):
+      tasks, self.split = chosen.task.tasks(self.pair.vocabulary)
+      for task in tasks:
+        seqio_tasks.check(task, self.split, self.pair.vocabulary)
+      self.evaluators = {task.name: self._evaluator(task) for task in tasks}
     self.compilations = sum(
         len(self.engine.compilations(self.points, _model_data(evaluator)))
         for evaluator in self.evaluators.values())

@@ -1,7 +1,8 @@
 """TensorFlow for data and event files only: it leaves accelerators to JAX."""
 from __future__ import annotations
 
-from typing import Any
+import contextlib
+from typing import Any, Iterator
 
 
 def load() -> Any:
@@ -12,3 +13,16 @@ def load() -> Any:
   except RuntimeError:
     pass                     # It runs already: what it takes it has.
   return tf
+
+
+@contextlib.contextmanager
+def readable(what: str, hint: str) -> Iterator[None]:
+  """Raises ValueError where TensorFlow can't read; names what, and what to do.
+  """
+  errors = load().errors
+  try:
+    yield
+  except errors.OpError as error:
+    short = ' '.join(str(error.message).split())[:200]
+    raise ValueError(f"{what} can't be read ({type(error).__name__}: {short}); "
+                     f'{hint}') from None

@@ -40,6 +40,12 @@ class Curve:
   gammas: tuple[int, ...] = ()
 
   def __post_init__(self):
+    if not isinstance(self.rule, type):
+      raise ValueError(f'Got rule={self.rule!r}; allowed: a class, such as '
+                       '@targets.Chow in gin.')
+    if not isinstance(self.drafter, str):
+      raise ValueError(f'Got drafter={self.drafter!r}; allowed: the name of a '
+                       "kind, such as 'chain'.")
     for name in ('alphas', 'temperatures', 'gammas'):
       given = getattr(self, name)
       if not (isinstance(given, (tuple, list))

@@ -11,6 +11,7 @@ import functools
 import hashlib
 import json
 import pathlib
+import sys
 from typing import Any, Iterable
 
 from spec_cascades.data import files
@@ -21,10 +22,13 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 ENGINE = ('*.py', 'targets/*.py', 'models/*.py', 'drafters/*.py',
           'checkpoints/*.py',
           *(f'data/{name}.py'
-            for name in ('gguf_tokenizers', 'tokenizers', 'words')),
+            for name in ('gguf_tokenizers', 'public_datasets', 'templates',
+                         'tokenizers', 'words')),
           *(f'evaluation/{name}.py' for name in (
-              'answers', 'asking', 'attached', 'drafting', 'examples', 'kinds',
-              'metrics', 'pairs', 'programs', 'qualities', 'rules', 'text')))
+              'answers', 'asking', 'attached', 'confine', 'drafting',
+              'examples', 'kinds', 'metrics', 'pairs', 'programs',
+              'public_examples', 'qualities', 'rules', 'sandbox', 'sources',
+              'text')))
 APART = ('fatal.py', 'hosts.py', 't5x_models.py')     # they decide nothing
 
 
@@ -163,6 +167,18 @@ def content_key(content: Any) -> str:
   """SHA-256 of canonical JSON: sorted keys, no spaces."""
   text = json.dumps(content, sort_keys=True, separators=(',', ':'))
   return hashlib.sha256(text.encode()).hexdigest()
+
+
+def rules_digest(rules: Iterable[type]) -> dict[str, str]:
+  """SHA-256 of the files of rules that are not the package's, by module.
+
+  A rule that was typed into a notebook has no file and is not among them.
+  """
+  files = {rule.__module__: getattr(sys.modules.get(rule.__module__),
+                                    '__file__', None) for rule in rules}
+  return {name: hashlib.sha256(pathlib.Path(path).read_bytes()).hexdigest()
+          for name, path in sorted(files.items())
+          if path and not pathlib.Path(path).is_relative_to(ROOT)}
 
 
 @functools.lru_cache(maxsize=1)

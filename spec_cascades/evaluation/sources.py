@@ -109,9 +109,11 @@ class Corpus:
     found = []
     for _, raw in shares.lines(path, (hosts.index(), hosts.count())):
       line = json.loads(raw)
-      if not {self.source, self.target} <= set(line):
-        raise ValueError(f'{path} has no {self.source} or no {self.target}; '
-                         f'its keys are {", ".join(line)}.')
+      needed = {'id', self.source, self.target} | (
+          {'near_duplicate'} if self.distinct else set())
+      if lacking := sorted(needed - set(line)):
+        raise ValueError(f'{path} has no {", ".join(lacking)}; its keys are '
+                         f'{", ".join(line)}.')
       if not (self.distinct and line['near_duplicate']) and (
           self.characters is None or len(line[self.source]) <= self.characters):
         found.append((line['id'], line[self.source], line[self.target]))

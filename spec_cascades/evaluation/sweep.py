@@ -97,13 +97,13 @@ class Sweep:
   def __post_init__(self):
     if not isinstance(self.seed, int) or self.seed < 0:
       raise ValueError(f'Got seed={self.seed}; allowed: whole numbers from 0.')
-    for name in ('output_dir', 'verifier', 'drafter'):
-      path = getattr(self, name)
-      if not isinstance(path, str) and (path, name) != (None, 'drafter'):
-        raise ValueError(f'Got {name}={path!r}; allowed: a path.')
-      if path and '://' in path:
-        raise ValueError(f'Got {name}={path}; allowed: a path. Mount the '
-                         'bucket (gcsfuse, say), and give where.')
+    check_paths(self)
+    if not isinstance(self.data, str) and (
+        isinstance(self.data, type) or not hasattr(self.data, 'read')):
+      raise ValueError(f'Got data={self.data!r}; allowed: the path of a table, '
+                       '@sources.Corpus() or @sources.Public().')
+    if not isinstance(self.mesh, meshes.Mesh):
+      raise ValueError(f'Got mesh={self.mesh!r}; allowed: @meshes.Mesh().')
     if not isinstance(self.top_p, (int, float)):
       raise ValueError(f'Got top_p={self.top_p!r}; allowed: a number above 0, '
                        'to 1.')
@@ -114,8 +114,10 @@ class Sweep:
               or (value is None and name in ('examples', 'timed'))):
         raise ValueError(f'Got {name}={value!r}; allowed: a whole number from '
                          '1, or for examples and timed None, which is all.')
-    if type(self.split) is not bool:
-      raise ValueError(f'Got split={self.split!r}; allowed: True or False.')
+    for name in ('split', 'tensorboard'):
+      if type(getattr(self, name)) is not bool:
+        raise ValueError(f'Got {name}={getattr(self, name)!r}; allowed: True '
+                         'or False.')
     if type(self.inspected) is not int or self.inspected < 0:
       raise ValueError(f'Got inspected={self.inspected!r}; allowed: a whole '
                        'number of texts from 0.')
@@ -125,7 +127,7 @@ class Sweep:
                        'devices: False and 0.')
     if not isinstance(self.top_k, int):
       raise ValueError(f'Got top_k={self.top_k!r}; allowed: whole numbers.')
-    if isinstance(self.executor, (type, str)):
+    if isinstance(self.executor, type) or not hasattr(self.executor, 'check'):
       raise ValueError(f'Got executor={self.executor!r}; allowed: '
                        '@executors.InProcess() or @executors.Ray().')
     check_buckets(self.buckets)
@@ -193,7 +195,9 @@ class Run:
   def _inputs(self) -> dict[str, Any]:
     """What every point's content key covers besides the point itself."""
     mesh = self.sweep.mesh
+    own = results.rules_digest(curve.rule for curve in self.sweep.curves)
     return dict(
+        **({'rules': own} if own else {}),
         **({'mesh': dataclasses.asdict(mesh)} if mesh.size > 1 else {}),
         schema=results.SCHEMA, code=results.code_digest(),
         data=examples_lib.digest(self.examples),
@@ -353,6 +357,17 @@ def _compilations(journal) -> summary.Compilations:
   return summary.Compilations(
       sum(n['programs'] for n in last.values()),
       sum(n['seconds'] for n in last.values()), while_timing=sum(late))
+
+
+def check_paths(chosen: Any) -> None:
+  """Raises ValueError for an output or a checkpoint that is no local path."""
+  for name in ('output_dir', 'verifier', 'drafter'):
+    path = getattr(chosen, name)
+    if not isinstance(path, str) and (path, name) != (None, 'drafter'):
+      raise ValueError(f'Got {name}={path!r}; allowed: a path.')
+    if path and '://' in path:
+      raise ValueError(f'Got {name}={path}; allowed: a path. Mount the '
+                       'bucket (gcsfuse, say), and give where.')
 
 
 def check_buckets(buckets: Sequence[tuple[int, int]]) -> None:

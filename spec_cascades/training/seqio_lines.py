@@ -67,22 +67,18 @@ class SeqioLines:
       ValueError: No such Task or split, its files can't be read, or its
         examples keep no texts.
     """
-    tensorflow = host_tensorflow.load()
+    host_tensorflow.load()
     import seqio  # pylint: disable=g-import-not-at-top
     if split not in self.splits:
       raise ValueError(f'{self._whole.name} has no split {split!r}; it has '
                        f'{", ".join(self.splits) or "none"}.')
     index, count = part
     files = min(len(task.source.list_shards(split)) for task in self._tasks)
-    try:
+    with host_tensorflow.readable(
+        f'{split} of {self._whole.name}',
+        'its files may be damaged: prepare them again.'):
       return [x for file in range(index, files, count)
               for x in self._file(seqio.ShardInfo(file, files), split)]
-    except tensorflow.errors.OpError as error:
-      short = ' '.join(str(error.message).split())[:200]
-      raise ValueError(
-          f"{split} of {self._whole.name} can't be read "
-          f'({type(error).__name__}: {short}); its files may be damaged: '
-          'prepare them again.') from None
 
   def _file(self, shard, split):
     """What is in one of a split's files, an example of each in turn."""

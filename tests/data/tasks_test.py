@@ -183,7 +183,7 @@ def test_every_metric_says_what_it_depends_on():
   for metric, wanted in (
       (tasks.bleu, {'bleu': of('BLEU')}),
       (tasks.rouge, {'rouge1': of('ROUGE-1'), 'rouge2': of('ROUGE-2'),
-                     'rougeLsum': of('ROUGE-Lsum')})):
+                     'rougeL': of('ROUGE-L'), 'rougeLsum': of('ROUGE-Lsum')})):
     found = metric.signatures([target])
     assert set(found) == set(metric([target], ['a b']))
     assert found == wanted | {f'{k}_distinct': x for k, x in wanted.items()}

@@ -178,6 +178,9 @@ def test_decoding_is_what_seqio_calls_a_metric_with_statistics(run):
     (dict(seed=.5), 'seed is 0.5'), (dict(buckets=((1, 9),)), 'bucket'),
     (dict(buckets=((9, 20),)), 'the widest bucket takes 9'),
     (dict(verifier='nowhere'), 'No checkpoint'),
+    (dict(verifier=5), 'verifier=5; allowed: a path'),
+    (dict(output_dir='gs://bucket/x'), 'Mount the bucket'),
+    (dict(task='debian_ende'), 'seqio_tasks.Registered'),
     (dict(task=seqio_tasks.Registered('none')), "No Task or Mixture 'none'"),
     (dict(task=seqio_tasks.Registered('x', 'no.module')), 'Got the module'),
     (dict(task=sources.Public('wmt14_ende', data_dir='/nowhere')),
@@ -188,6 +191,21 @@ def test_bad_input_is_refused(source, setting, tmp_path, changes, message):
         'output_dir': str(tmp_path / 'out'), 'task': source, **setting,
         **changes}))
   assert '\n' not in str(caught.value) and not (tmp_path / 'out').exists()
+
+
+def test_a_vocabulary_that_is_not_there_is_one_line(
+    setting, tmp_path, monkeypatch):
+  """TensorFlow's own errors are neither ValueError nor OSError."""
+  def tasks(self, vocabulary):
+    import tensorflow as tf
+    tf.io.read_file(str(tmp_path / 'pieces.model'))
+
+  monkeypatch.setattr(seqio_tasks.Registered, 'tasks', tasks)
+  with pytest.raises(ValueError, match='pieces.model.*build_corpus') as caught:
+    evaluate.Run(evaluate.Evaluation(
+        str(tmp_path / 'out'), seqio_tasks.Registered('debian_ende'),
+        **setting))
+  assert '\n' not in str(caught.value)
 
 
 def test_tasks_that_do_not_fit_are_refused(run):

@@ -47,6 +47,15 @@ def test_bad_points_are_refused_in_one_line(curve, kwargs, what):
   assert '\n' not in str(error.value)
 
 
+@pytest.mark.parametrize('fields, what', [
+    (dict(rule='Chow'), "rule='Chow'; allowed: a class"),
+    (dict(rule=targets.Lossless()), 'allowed: a class'),
+    (dict(rule=targets.Lossless, drafter=5), 'drafter=5; allowed')])
+def test_a_curve_of_something_else_is_refused(fields, what):
+  with pytest.raises(ValueError, match=what):
+    Curve(**fields)
+
+
 def test_rules_have_names_and_defaults():
   assert rules.make('TokenV3', None) == targets.TokenV3()
   assert rules.make('OPT', 7.).alpha == 7.

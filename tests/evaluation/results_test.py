@@ -1,5 +1,6 @@
 """Rows, content keys and the journal survive what happens to files."""
 import dataclasses
+import importlib
 import json
 import pathlib
 import shutil
@@ -7,6 +8,7 @@ import shutil
 import fakesweep
 import pytest
 
+from spec_cascades import targets
 from spec_cascades.evaluation import journal as journal_lib
 from spec_cascades.evaluation import points
 from spec_cascades.evaluation import results
@@ -52,6 +54,7 @@ def test_rows_of_another_schema_are_refused(tmp_path, rows):
 @pytest.mark.parametrize('name, changes', [
     ('evaluation/kinds.py', True), ('evaluation/qualities.py', True),
     ('drafters/chain.py', True), ('decode.py', True), ('fatal.py', False),
+    ('evaluation/sandbox.py', True), ('data/templates.py', True),
     ('evaluation/report/plot.py', False)])
 def test_the_digest_is_of_the_code_that_decides(tmp_path, monkeypatch, name,
                                                 changes):
@@ -184,3 +187,16 @@ def test_the_documentation_lists_every_column():
     want = (f'| `{field.name}` | {mark} | {field.metadata["unit"]} | '
             f'{field.metadata["doc"]} |')
     assert want in table, want
+
+
+def test_a_rule_of_ones_own_is_known_by_its_file(tmp_path, monkeypatch):
+  path = tmp_path / 'own_rules.py'
+  path.write_text('class Own:\n  pass\n')
+  monkeypatch.syspath_prepend(str(tmp_path))
+  own = importlib.import_module('own_rules').Own
+  typed = type('Typed', (), {'__module__': '__main__.notebook'})
+  before = results.rules_digest([targets.Chow, own, typed])
+  assert list(before) == ['own_rules']
+  path.write_text('class Own:\n  threshold = 1\n')
+  assert results.rules_digest([own]) != before
+  assert results.rules_digest([targets.Chow]) == {}

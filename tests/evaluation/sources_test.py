@@ -43,7 +43,7 @@ def test_what_a_corpus_leaves_out_is_chosen(corpus):
 
 @pytest.mark.parametrize('given,match', [
     (dict(split='dev'), 'No corpus at .*build_corpus'),
-    (dict(source='document'), 'has no document .* keys are id, en, de'),
+    (dict(source='document'), 'has no document.* keys are id, en, de'),
     (dict(characters=0), 'No example of .* allow more characters')])
 def test_a_corpus_that_will_not_do_is_refused(corpus, given, match):
   with pytest.raises(ValueError, match=match):

@@ -229,7 +229,10 @@ def test_t5s_can_be_cut_over_chips_in_bfloat16(monkeypatch):
 
 @pytest.mark.parametrize('content,message', [
     (None, 'No such --config'), ('x = 1', 'no get_sweep'),
-    ('get_sweep = lambda: []', 'not one'),
+    ('get_sweep = lambda: []', 'not one'), ('x = (', 'SyntaxError'),
+    ('import nothing_of_that_name', 'No module named'),
+    ('get_sweep = lambda: None', 'gives None; allowed'),
+    ("get_sweep = lambda: [('a', ())]", 'name, gin files, bindings'),
     ("get_sweep = lambda: [('a', (), ()), ('a', (), ())]", 'its own')])
 def test_unusable_configurations_are_refused(
     tmp_path, content, message):
@@ -238,6 +241,31 @@ def test_unusable_configurations_are_refused(
     path.write_text(content)
   with pytest.raises(ValueError, match=message):
     sweep.several(path)
+
+
+def test_a_gin_file_is_no_configuration():
+  with pytest.raises(ValueError, match='say --gin_file'):
+    sweep.several(ROOT / 'gin/sweeps/quickstart.gin')
+
+
+def test_a_sweep_that_fails_does_not_keep_the_next_from_running(
+    monkeypatch, capsys):
+  """Both are named, and the command fails in the end."""
+  ran = []
+
+  def measure(files, bindings, profile):
+    ran.append(bindings[0])
+    if len(ran) == 1:
+      raise ValueError('No point could be decoded.')
+    return []
+
+  monkeypatch.setattr(sweep, 'measure', measure)
+  monkeypatch.setattr(sweep, 'check_all', lambda jobs: None)
+  with pytest.raises(ValueError, match='1 points failed; the first is No poi'):
+    sweep.main(['--config=configs/gammas.py'])
+  assert len(ran) == len(set(ran)) == len(
+      sweep.several(ROOT / 'configs/gammas.py')) > 1
+  assert 'sweep 1 of ' in capsys.readouterr().err
 
 
 def test_sweeps_of_a_configuration_do_not_share_a_folder():
