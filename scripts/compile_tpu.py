@@ -113,7 +113,7 @@ def _configure(files: Sequence[str], bindings: Sequence[str]) -> None:
 def _numbers(name: str, given: str) -> list[int]:
   """A list with commas."""
   parts = given.split(',')
-  if not all(x.isdigit() and int(x) for x in parts):
+  if not all(x.isascii() and x.isdigit() and int(x) for x in parts):
     raise ValueError(f'Got --{name} {given!r}; allowed: whole numbers from 1 '
                      'with commas.')
   return sorted(set(map(int, parts)))
@@ -305,6 +305,11 @@ def main(args: Sequence[str]) -> None:
     rates = _by_position(rates, case.gamma)
   elif flags.outputs:
     _by_position(rates, case.gamma)    # refuses before anything is compiled
+  if not (batched or flags.only == 'programs'
+          or flags.widths[-1] > case.gamma):
+    raise ValueError(f'Got --widths up to {flags.widths[-1]} with gamma '
+                     f'{case.gamma}; allowed: {case.gamma + 1}, the block of a '
+                     'round, or more among them.')
   chips_ = tpu.devices(slice_)
   programs = tpu.Programs(case, chips_)
   mesh = dict(programs.verifier.layout.mesh.shape)
@@ -312,6 +317,10 @@ def main(args: Sequence[str]) -> None:
         f'{case.drafter} ({case.drafter_rules}) -> {case.verifier} '
         f'({case.rules}), {case.dtype}, {case.batch} rows, prompts of '
         f'{case.prompt}, {case.new_tokens} new tokens, gamma {case.gamma}')
+  if mesh['model'] > slice_.host:
+    print(f'a group of {mesh["model"]} chips spans hosts of {slice_.host}: '
+          'train.py cuts a model so, sweep.py and decode.py cut none over '
+          'hosts (more groups: --gin.DATA)')
   print(f'jax {jax.__version__}, libtpu {tpu.version()}')
   found: dict[str, Any] = {}
   if flags.batches:

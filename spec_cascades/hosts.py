@@ -92,6 +92,10 @@ def start(coordinator: str | None = None, num_processes: int | None = None,
 
 def _completed(environ, **given) -> tuple[Any, ...] | None:
   """Coordinator, count and index; Nones to be found out; None for no others."""
+  extra = [f'{name}={x}' for name, x in given.items() if x is not None]
+  if given['coordinator'] == AUTO and extra[1:]:
+    raise ValueError(f'Got {", ".join(extra)}; allowed: coordinator={AUTO} '
+                     'alone, since JAX finds out the rest.')
   for name, variable in VARIABLES.items():
     if given[name] is None and environ.get(variable):
       given[name] = environ[variable]
@@ -114,10 +118,11 @@ def _completed(environ, **given) -> tuple[Any, ...] | None:
                      f'{numbers[1]!r}; allowed: whole numbers.') from None
   check.interval('num_processes', count, 1, 10**6, whole=True)
   check.interval('process_id', index, 0, count - 1, whole=True)
-  _, colon, port = str(place).rpartition(':')
-  if not colon or not port.isdigit():
+  host, _, port = str(place).rpartition(':')
+  if not (host and port.isascii() and port.isdigit()
+          and 0 < int(port) < 2**16):
     raise ValueError(f'Got coordinator={place!r}; allowed: HOST:PORT of '
-                     f'process 0, or {AUTO}.')
+                     f'process 0, with a port from 1 to 65535, or {AUTO}.')
   return None if count == 1 else (place, count, index)
 
 

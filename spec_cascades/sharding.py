@@ -93,6 +93,11 @@ class Layout:
         raise ValueError(f'Unknown rules {rules!r}; allowed: '
                          f'{", ".join(RULES)}, or pairs of axes.')
       rules = RULES[rules]
+    if not (isinstance(rules, (tuple, list)) and all(
+        isinstance(x, (tuple, list)) and len(x) == 2 and isinstance(x[0], str)
+        and isinstance(x[1], str | None) for x in rules)):
+      raise ValueError(f'Got rules {rules!r}; allowed: {", ".join(RULES)}, or '
+                       'pairs of axes.')
     rules = tuple((name, axis) for name, axis in rules)
     known = {'batch', *(x for axes in PARAMETERS.values() for x in axes if x)}
     for name, axis in rules:

@@ -39,6 +39,9 @@ def test_flags_then_variables_then_what_jax_finds_out(name):
 
 @pytest.mark.parametrize('given,what', [
     (dict(coordinator=PLACE), 'num_processes and process_id must be given'),
+    (dict(coordinator='auto', process_id=1), 'process_id=1; allowed: .*alone'),
+    (dict(coordinator=':1234', num_processes=2, process_id=0), 'HOST:PORT'),
+    (dict(coordinator='h:99999', num_processes=2, process_id=0), '65535'),
     (dict(num_processes=2, process_id=0), 'JAX_COORDINATOR_ADDRESS'),
     (dict(coordinator=PLACE, num_processes=2, process_id=2), 'process_id'),
     (dict(coordinator=PLACE, num_processes=0, process_id=0), 'num_processes'),

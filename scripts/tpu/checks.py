@@ -51,6 +51,9 @@ def sweep(flags: argparse.Namespace, rest: Sequence[str]) -> None:
     _committed(path)
   for binding in bindings:
     _collected(*binding.split(' = ', 1))
+  if flags.slices > 1 and given.profile:
+    raise ValueError(f'Got --slices {flags.slices} with --profile; allowed: '
+                     'one of the two, since workers of Ray are not traced.')
   devices = dict(x.split('=', 1) for x in flags.env).get('DEVICES', '1')
   if flags.slices > 1 and (devices != '1' or MESH in map(
       posixpath.basename, files)):

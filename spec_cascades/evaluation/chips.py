@@ -65,6 +65,11 @@ class Topology:
     return math.prod(self.shape)
 
   @property
+  def host(self) -> int:
+    """Chips of a host, where one process decodes: 4, or all 8 of an e-8."""
+    return 8 if self.size == 8 and self.kind in ('v5e', 'v6e') else 4
+
+  @property
   def name(self) -> str:
     """As libtpu has it: v4:2x2x1."""
     return f'{self.kind}:{"x".join(map(str, self.shape))}'

@@ -349,7 +349,8 @@ class Programs:
     except jax.errors.JaxRuntimeError as error:
       found = FULL.search(str(error))
       if not found:
-        raise
+        raise ValueError(f'{name} does not compile: '
+                         f'{" ".join(str(error).split())[:300]}') from None
       needed, there = (found[1], found[2]) if found[1] else (found[3], found[4])
       return Compiled(name, time.perf_counter() - start,
                       excess=f'needs {needed}, and {there} is there')

@@ -151,7 +151,7 @@ def model(name: str, *, vocab_size: int | None = None, dtype: str = 'float32',
   Raises:
     ValueError: Unknown name, or dropout for a model that has none.
   """
-  if name not in PRESETS:
+  if not isinstance(name, str) or name not in PRESETS:
     raise ValueError(f'Unknown preset {name!r}; allowed: {", ".join(PRESETS)}.')
   config = PRESETS[name]
   changes = dict(dtype=dtype, vocab_size=vocab_size or config.vocab_size)

@@ -25,6 +25,13 @@ def test_unknown_slices_are_refused(name):
   assert '\n' not in str(error.value)
 
 
+@pytest.mark.parametrize('name, host', [
+    ('v4-8', 4), ('v4-16', 4), ('v5e-4', 4), ('v5e-8', 8), ('v5e-16', 4),
+    ('v5p-16', 4), ('v6e-8', 8), ('v6e-256', 4)])
+def test_chips_of_a_host(name, host):
+  assert chips.topology(name).host == host
+
+
 def test_shapes_have_as_many_chips_as_they_say():
   for chip in chips.CHIPS.values():
     assert list(chip.shapes)[0] == 4 and list(chip.shapes)[-1] == 256

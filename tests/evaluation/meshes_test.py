@@ -4,10 +4,12 @@ import os
 import subprocess
 import sys
 
+import jax
 import pytest
 
 import besides
 import processes
+from spec_cascades import sharding
 from spec_cascades import targets
 from spec_cascades.evaluation import executors
 from spec_cascades.evaluation import meshes
@@ -96,3 +98,11 @@ def test_meshes_that_can_not_be():
     sweep_lib.Sweep('x', curves, mesh=meshes.Mesh(1, 2), split=True)
   with pytest.raises(ValueError, match='workers of Ray and mesh'):
     executors.Ray().check(sweep_lib.Sweep('x', curves, mesh=meshes.Mesh(1, 2)))
+
+
+@pytest.mark.parametrize('rules', [5, (5,), ((['a'], 'data'),), ('ab',)])
+def test_rules_that_are_no_pairs_are_one_line(rules):
+  mesh = sharding.mesh(1, 1, jax.devices()[:1])
+  with pytest.raises(ValueError, match='allowed: ') as caught:
+    sharding.Layout(mesh, rules)
+  assert '\n' not in str(caught.value)

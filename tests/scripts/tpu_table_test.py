@@ -193,3 +193,16 @@ def test_a_case_that_fails_is_one_line(tmp_path):
       ([f'--output={output}', '--pairs=t5_small_xl', '--topologies=v4-4',
         f'--rows={tmp_path}'], 'v4-8, v4-16')])
   assert output.read_text() == MARKS
+
+
+def test_the_page_holds_the_aims_for_a_row():
+  """8 tokens at most 1.15 of one, sampling and acceptance under 5 %."""
+  page = (cli_test.ROOT / 'docs/tpu.md').read_text()
+  lines = page.split('tpu_table.py: begin')[1]
+  rows = [[x.strip() for x in line.strip('|').split('|')]
+          for line in lines.split('end -->')[0].splitlines()
+          if line.startswith('| ')][2:]
+  assert len(rows) == 18
+  for row in rows:
+    assert float(row[5].rstrip('x')) <= 1.15 and row[10] == 'none'
+    assert float(row[7].rstrip(' %')) < 5
