@@ -49,7 +49,7 @@ def main(args: Sequence[str]) -> None:
   for number, job in enumerate(jobs, 1):
     try:
       failures += measure(*job, profile=flags.profile)
-    except ValueError as error:              # the next one may have none
+    except ValueError as error:       # those behind it may run
       if not jobs[1:]:
         raise
       print(f'sweep {number} of {len(jobs)}: {error}', file=sys.stderr)
