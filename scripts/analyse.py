@@ -43,7 +43,6 @@ def main(args: Sequence[str]) -> None:
   from spec_cascades.evaluation import choosing
   from spec_cascades.evaluation import details
   from spec_cascades.evaluation import measured as measured_lib
-  from spec_cascades.evaluation import results
   from spec_cascades.evaluation import report
   from spec_cascades.evaluation import sweep
   from spec_cascades.evaluation.report import export
@@ -55,7 +54,7 @@ def main(args: Sequence[str]) -> None:
   measured = dataclasses.replace(
       measured_lib.read(flags.directory / sweep.SCORES,
                         flags.directory / sweep.JOURNAL), **given)
-  rows = results.read_rows(flags.directory / sweep.RESULTS)
+  rows = measured.rows(flags.directory / sweep.RESULTS)
   output = flags.output or flags.directory
   drawn = report.draw(output, rows, flags.draw) if flags.draw else []
   samples = measured.samples()

@@ -25,7 +25,8 @@ def main(args: Sequence[str]) -> None:
   run = evaluate.Run(_cli.call(evaluate.Evaluation), _cli.loading_bar())
   print(f'{len(run.points)} points on {", ".join(run.evaluators)} -> '
         f'{run.directory}\nat most {run.compilations} programs: one a length '
-        'bucket for each model alone, and at most two for each draft length',
+        'bucket for each model alone and each baseline, and at most two for '
+        'each drafter and draft length',
         flush=True)
   bar = functools.partial(tqdm.tqdm, dynamic_ncols=True,
                           mininterval=0.5 if sys.stderr.isatty() else 15)

@@ -48,11 +48,13 @@ class Contest:
     other: The other.
     speed: How many times as fast one is at equal quality.
     quality: By how much one is better at equal latency.
+    meet: Whether some quality is on both, so that speed compares it.
   """
   one: Line
   other: Line
   speed: frontier.Estimate
   quality: frontier.Estimate
+  meet: bool
 
 
 def lines(points: Mapping[str, points_lib.Point],
@@ -80,6 +82,13 @@ def faster(one: frontier.Frontier, other: frontier.Frontier
   levels = np.minimum(low + (high - low) * np.linspace(0, 1, LEVELS), high)
   return np.exp(np.log(
       other.latency_at(levels) / one.latency_at(levels)).mean(-1))
+
+
+def meet(one: frontier.Frontier, other: frontier.Frontier) -> bool:
+  """Whether both span some quality; else `faster` compares their ends."""
+  ours, theirs = (x.qualities.reshape(-1, x.qualities.shape[-1])[0]
+                  for x in (one, other))
+  return bool(ours[0] <= theirs[-1] and theirs[0] <= ours[-1])
 
 
 def better(one: frontier.Frontier, other: frontier.Frontier
@@ -110,7 +119,8 @@ def contests(curves: Sequence[Line]) -> list[Contest]:
 
 def _contest(one, other, speed, quality) -> Contest:
   return Contest(one, other, frontier.estimate(speed, 1.0),
-                 frontier.estimate(quality, 0.0))
+                 frontier.estimate(quality, 0.0),
+                 meet(one.frontier, other.frontier))
 
 
 def outcome(estimate: frontier.Estimate, neutral: float) -> str:

@@ -35,12 +35,15 @@ class Finding:
     figure: What was estimated.
     estimate: None if the sweep has no curves for it.
     verdict: One of the words above.
+    meet: Whether the curves span some quality together; None where the figure
+      is not one at equal quality.
   """
   claim: str
   where: str = ''
   figure: str = ''
   estimate: frontier.Estimate | None = None
   verdict: str = ABSENT
+  meet: bool | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,11 +82,11 @@ class Duel:
   def _against(self, line, rivals) -> Finding:
     values = np.stack([_speed(x, line) if self.slower else _speed(line, x)
                        for x in rivals])
-    closest = rivals[int(values[:, 0].argmin())].method
-    figure = (f'{closest} times as fast' if self.slower
-              else f'times as fast as {closest}')
+    closest = rivals[int(values[:, 0].argmin())]
+    figure = (f'{closest.method} times as fast' if self.slower
+              else f'times as fast as {closest.method}')
     return _judged(self.claim, f'{line.method}, T={line.temperature:g}', figure,
-                   values.min(0), self.bound, self.strict)
+                   values.min(0), self.bound, self.strict, _meet(line, closest))
 
 
 def lead_shrinks(lines: Lines) -> list[Finding]:
@@ -101,7 +104,8 @@ def lead_shrinks(lines: Lines) -> list[Finding]:
       found.append(_judged(
           claim, f'{both[high]["OPT"].method}, {both[high]["Diff"].method}',
           f'lead at T={high:g} over that at T={low:g}',
-          leads[high] / leads[low], strict=True))
+          leads[high] / leads[low], strict=True,
+          meet=all(_meet(*both[x].values()) for x in (low, high))))
   return found or [Finding(claim)]
 
 
@@ -124,7 +128,7 @@ def slow_at_the_top(lines: Lines) -> list[Finding]:
     found.append(_judged(
         claim, f'{long.method}, T={long.temperature:g}',
         f'latency over that of {short.method} at the best quality of both',
-        ours / theirs, strict=True))
+        ours / theirs, strict=True, meet=_meet(short, long)))
   return found or [Finding(claim)]
 
 
@@ -155,10 +159,15 @@ def verdict(low: float, high: float, bound: float, strict: bool) -> str:
   return UNDECIDED
 
 
-def _judged(claim, where, figure, values, bound=1., strict=False) -> Finding:
+def _judged(claim, where, figure, values, bound=1., strict=False,
+            meet=None) -> Finding:
   found = frontier.estimate(values, bound)
   return Finding(claim, where, figure, found,
-                 verdict(found.low, found.high, bound, strict))
+                 verdict(found.low, found.high, bound, strict), meet)
+
+
+def _meet(one: contests.Line, other: contests.Line) -> bool:
+  return contests.meet(one.frontier, other.frontier)
 
 
 def _speed(one: contests.Line, other: contests.Line) -> np.ndarray:

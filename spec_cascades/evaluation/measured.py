@@ -57,6 +57,18 @@ class Measured:
     """The key of the verifier alone at each temperature."""
     return base(self.points)
 
+  def rows(self, path: pathlib.Path) -> list[results.Row]:
+    """The rows of a results file; ValueError if they are of other points."""
+    if not path.is_file():
+      raise ValueError(f'No {path.name} in {path.parent}; give the command of '
+                       'the sweep again, which repeats no decode.')
+    found = results.read_rows(path)
+    if {row.key for row in found} != set(self.points):
+      raise ValueError(f'{path} has other points than the journal beside it; '
+                       'give the command of the sweep again, which writes it '
+                       'anew and repeats no decode.')
+    return found
+
   def samples(self, chosen: np.ndarray | None = None,
               keys: Iterable[str] | None = None,
               count: int = metrics.RESAMPLES) -> dict[str, frontier.Samples]:

@@ -78,6 +78,7 @@ class Figures:
         for n in (count, self._plan.timed))
     self._known: dict[str, frontier.Samples] = {}
     self._parts: dict[str, np.ndarray] = {}
+    self._whole: set[str] = set()        # records never become fewer
     self._seed, self.base = seed, measured_lib.base(points)
 
   def taken(self, key: str, records: Records) -> list[results.Record]:
@@ -90,10 +91,10 @@ class Figures:
 
   def ready(self, records: Records) -> list[str]:
     """Points whose examples are all decoded, and their verifier's too."""
-    whole = {key for key in self.points if all(
+    self._whole |= {key for key in self.points.keys() - self._whole if all(
         decode in records for decode in self._plan.decodes(key))}
     return [key for key, point in self.points.items()
-            if key in whole and self.base[point.temperature] in whole]
+            if {key, self.base[point.temperature]} <= self._whole]
 
   def samples(self, key: str, records: Records) -> frontier.Samples:
     """Latency relative to the verifier's, and quality."""

@@ -48,6 +48,32 @@ def test_curves_that_span_nothing_together_meet_at_the_worse_one():
   poor = line('b', [(1., 20)]).frontier
   np.testing.assert_allclose(contests.faster(good, poor), 2)     # 1 / .5
   np.testing.assert_allclose(contests.better(good, poor), 20)    # 40 - 20
+  assert not contests.meet(good, poor) and not contests.meet(poor, good)
+
+
+@pytest.mark.parametrize('lossy, want', [
+    ([(.4, 20), (.7, 35)], True), ([(.4, 30)], True), ([(.4, 29)], False),
+    ([(.4, 41)], False), ([(.4, 20), (.7, 41)], True)])
+def test_a_finding_says_whether_curves_meet(lossy, want):
+  token = line('TokenV1', [(.5, 30), (.8, 40)])
+  found, = of('token rules are no slower', token, line('Lossy', lossy))
+  assert found.meet is want
+  assert {c.meet for c in contests.contests([token, line('Lossy', lossy)])
+          } == {want}
+
+
+def test_a_lead_meets_where_it_does_at_both_temperatures():
+  for low, want in ((10, True), (11, False)):
+    found, = of('OPT\'s lead', line('OPT', [(.3, 10)]),
+                line('Diff', [(.6, 10)]), line('OPT', [(.5, low)], heat=0.),
+                line('Diff', [(.6, 10)], heat=0.))
+    assert found.meet is want
+
+
+def test_what_is_not_at_equal_quality_needs_no_meeting():
+  short, long = (line(f'Chow, gamma {g}', [(.5, 10), (.8, 30)], rule='Chow',
+                      gamma=g) for g in (3, 7))
+  assert [x.meet for x in of('a larger gamma', short, long)] == [None, True]
 
 
 @hypothesis.given(*[st.lists(st.tuples(NUMBERS, NUMBERS), min_size=1,

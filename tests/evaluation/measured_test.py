@@ -95,6 +95,21 @@ def test_files_that_do_not_fit_are_refused(left, tmp_path, change, what):
     read(tmp_path)
 
 
+@pytest.mark.parametrize('change, what', [
+    (lambda path: path.unlink(), 'No results.jsonl .* command of the sweep'),
+    (lambda path: path.write_text(path.read_text().split('\n', 1)[1]),
+     'other points than the journal'),
+    (lambda path: path.write_text(path.read_text().replace(
+        '"key": "', '"key": "x', 1)), 'other points than the journal')])
+def test_rows_of_another_sweep_are_refused(left, tmp_path, change, what):
+  for name in (sweep.SCORES, sweep.JOURNAL, sweep.RESULTS):
+    (tmp_path / name).write_bytes((left[0] / name).read_bytes())
+  change(tmp_path / sweep.RESULTS)
+  with pytest.raises(ValueError, match=what):
+    analyse.main([str(tmp_path)])
+  assert not (tmp_path / 'tables').exists()
+
+
 @pytest.mark.parametrize('flags, what', [
     (['--validation=1'], 'allowed: a share'), (['--seed=-1'], 'whole numbers'),
     (['--other=3'], 'unrecognized'), (['--validation=x'], 'invalid float')])

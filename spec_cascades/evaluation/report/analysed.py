@@ -33,14 +33,15 @@ def chosen(choices: Sequence[choosing.Choice], metric: str) -> table.Table:
 
 def claims(items: Sequence[findings.Finding]) -> table.Table:
   """A line per claim and curve that it is about."""
-  head = ['claim', 'curve', 'figure', 'value', '95 %', 'verdict']
+  head = ['claim', 'curve', 'figure', 'value', '95 %', 'verdict', 'curves']
   body = []
   for item in items:
     found = item.estimate
     figures = [table.NONE, table.NONE] if found is None else [
         f'{found.value:.2f}', table.span(found.low, found.high, 2)]
     body.append([item.claim, item.where or table.NONE,
-                 item.figure or table.NONE, *figures, item.verdict])
+                 item.figure or table.NONE, *figures, item.verdict,
+                 table.NONE if item.meet is None else _curves(item.meet)])
   return head, body
 
 
@@ -54,12 +55,12 @@ def truncation(items: Sequence[contests.Contest]) -> list[contests.Contest]:
 def controls(items: Sequence[contests.Contest], metric: str) -> table.Table:
   """A line per pair of curves."""
   head = ['token rule', 'truncation', 'T', 'times as fast', '95 %', '',
-          f'{metric} more', '95 %', '']
+          f'{metric} more', '95 %', '', 'curves']
   body = [[c.one.method, c.other.method, f'{c.one.temperature:g}',
            f'{c.speed.value:.2f}', table.span(c.speed.low, c.speed.high, 2),
            contests.outcome(c.speed, 1.), f'{c.quality.value:+.2f}',
            table.span(c.quality.low, c.quality.high, 2),
-           contests.outcome(c.quality, 0.)]
+           contests.outcome(c.quality, 0.), _curves(c.meet)]
           for c in sorted(items, key=lambda c: -c.one.temperature)]
   return head, body
 
@@ -90,6 +91,10 @@ def rejection(items: Sequence[analysis_lib.Rejection]) -> table.Table:
            table.span(x.low, x.high, 2)]
           for x in sorted(items, key=lambda x: -x.point.temperature)]
   return head, body
+
+
+def _curves(meet: bool) -> str:
+  return 'meet' if meet else 'ends'
 
 
 def _cell(found: frontier.Estimate, neutral: float, speed: bool) -> str:

@@ -31,7 +31,8 @@ FINDINGS = (
     'What the paper found, held against these curves at equal quality. '
     'Confirmed: the whole interval is at the claim\'s side of {bound}; '
     'refuted: none of it is; undecided: these texts can\'t tell. Of several '
-    'rivals the one that speaks most against the claim counts.')
+    'rivals the one that speaks most against the claim counts. Curves meet '
+    'where both span some quality; else their ends are compared.')
 SPEED = (
     'How many times as fast the row\'s curve is as the column\'s: geometric '
     'mean over the qualities that both frontiers span, or at the best of the '
@@ -45,7 +46,8 @@ BETTER = (
     'paired resamples excludes 0. Not corrected for the number of pairs.')
 TRUNCATION = (
     'A truncation never reads q; what a token rule gains beyond it is due to '
-    'q. Figures as in the tables of all pairs.')
+    'q. Figures as in the tables of all pairs. Curves meet where both span '
+    'some quality; else their ends are compared.')
 TERMINAL = ('chosen', 'claims', 'truncation')
 REJECTION = (
     'rejected: share of the draft tokens judged; relative: latency. Colours '
