@@ -105,7 +105,8 @@ def _mesh(flags: argparse.Namespace) -> Any:
   """The mesh of the flags; ValueError if it can't be."""
   from spec_cascades.evaluation import meshes  # pylint: disable=g-import-not-at-top
   sizes = flags.mesh.split(',')
-  if len(sizes) != 2 or not all(x.strip().isdigit() for x in sizes):
+  if len(sizes) != 2 or not all(
+      x.isascii() and x.strip().isdigit() for x in sizes):
     raise ValueError(f'Got --mesh {flags.mesh}; allowed: DATA,MODEL, such as '
                      '1,4.')
   return meshes.Mesh(*map(int, sizes), flags.layout, flags.drafter_layout)

@@ -70,7 +70,11 @@ def _versions() -> dict[str, str]:
 def _groups(pair: str, topology: str) -> int:
   """Of chips that each hold the pair: as many as there are rows."""
   size = chips.topology(topology).size
-  return size // GROUPS.get(pair, {}).get(topology.split('-')[0], size)
+  needed = GROUPS.get(pair, {}).get(topology.split('-')[0], size)
+  if size < needed:
+    raise ValueError(f'{pair} takes {needed} chips of this kind; {topology} '
+                     f'has {size}. Take a larger slice.')
+  return size // needed
 
 
 def _wanted(pair: str, topology: str, versions: dict[str, str]

@@ -165,6 +165,16 @@ def test_what_does_not_fit_is_said(programs):
   assert found.excess.startswith('needs ') and not found.text
 
 
+def test_what_the_compiler_refuses_is_one_line():
+  class Refused:
+    def lower(self):
+      raise jax.errors.JaxRuntimeError('INTERNAL: no\n  such   layout')
+  with pytest.raises(ValueError) as error:
+    tpu.Programs._compile(None, 'one round', Refused())
+  assert str(error.value) == ('one round does not compile: INTERNAL: no such '
+                              'layout')
+
+
 def test_times_of_steps_become_a_plan():
   chip = chips.Chip(flops=1e3, hbm=0, bandwidth=1., link=1., shapes={})
   step = lambda name, nbytes: tpu.Compiled(name, 0, work=chips.Work(1, nbytes))

@@ -75,6 +75,7 @@ def test_four_processes_read_standard_input_of_the_first(command, want):
 
 @pytest.mark.parametrize('flags,what', [
     (['--mesh', '4'], 'Got --mesh 4; allowed: DATA,MODEL'),
+    (['--mesh', '²,1'], 'allowed: DATA,MODEL'),
     (['--mesh', '0,1'], 'data of a mesh is 0'),
     (['--mesh', '1,64'], 'takes 64 devices; this process has'),
     (['--mesh', '1,2', '--layout', 'x'], "Unknown rules 'x'")])

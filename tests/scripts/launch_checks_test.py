@@ -88,7 +88,9 @@ def test_chips_and_hosts_of_a_type(kind, chips, hosts):
     (['sweep', '--slices=2', '--type=v4-8', '--env=DEVICES=4', *RUN],
      'slices 2 with mesh.gin or DEVICES=4; allowed: one of the two'),
     (['sweep', '--slices=2', '--type=v4-8', *RUN,
-      '--gin_file=gin/executors/mesh.gin'], 'slices 2 with mesh.gin or')])
+      '--gin_file=gin/executors/mesh.gin'], 'slices 2 with mesh.gin or'),
+    (['sweep', '--slices=2', '--type=v4-8', *RUN, '--profile=trace'],
+     'slices 2 with --profile; allowed: one of the two')])
 def test_what_can_not_be_is_refused(world, capsys, flags, what):
   with pytest.raises(ValueError, match=what) as error:
     go(world, *flags)

@@ -161,6 +161,8 @@ def test_all_is_checked_before_anything_is_compiled(tmp_path, monkeypatch):
       ([f'--rows={file}/x'], 'give a directory'),
       (['--acceptance=80%'], 'from 0 to 1'),
       ([f'--pairs={PAIR},fsdp'], "Unknown pair 'fsdp'; allowed: gemma2"),
+      (['--pairs=gemma2_2b_27b', '--topologies=v4-8,v5e-8'],
+       'takes 16 chips of this kind; v5e-8 has 8'),
       (['--topologies=v4-8,v4-4'], 'v4-8, v4-16')):
     with pytest.raises(ValueError, match=what) as error:
       tpu_table.main([*ours, *args])
