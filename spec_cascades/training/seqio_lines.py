@@ -7,7 +7,9 @@
 They are read once, in order and before tokens: batches stay a function of the
 seed and the step, so the step is all of the position that a checkpoint needs.
 Their order takes an example of each of a split's files in turn; of several
-processes each reads its own files, so that there should be as many.
+processes each reads its own files, so that there should be as many. Of a
+Mixture each Task's examples are there once, whatever its rate: an epoch is then
+what `seqio.mixing_rate_num_examples` mixes.
 """
 from __future__ import annotations
 
@@ -31,13 +33,15 @@ class SeqioLines:
   Attributes:
     registered: The Task or Mixture, see `seqio_tasks`; its split and lengths
       are not used.
-    limit: Examples of a split at most, the first ones, of each of its files as
-      many; None: all.
+    limit: Examples of a Task's split at most, the first ones, of each of its
+      files as many; None: all.
     vocabulary: For `sources.Public`, whose Task is made for one.
+    seed: Of preprocessors that draw.
   """
   registered: Any
   limit: int | None = None
   vocabulary: Any = None
+  seed: int = 0
 
   def __post_init__(self):
     if self.limit is not None:
@@ -45,9 +49,9 @@ class SeqioLines:
 
   @property
   def splits(self) -> tuple[str, ...]:
-    """Those of train, validation and test that it has."""
+    """Those of train, validation and test that a Task of it has."""
     return tuple(split for split in data.SPLITS
-                 if all(split in task.splits for task in self._tasks))
+                 if any(split in task.splits for task in self._tasks))
 
   @functools.cached_property
   def _whole(self):
@@ -73,28 +77,33 @@ class SeqioLines:
       raise ValueError(f'{self._whole.name} has no split {split!r}; it has '
                        f'{", ".join(self.splits) or "none"}.')
     index, count = part
-    files = min(len(task.source.list_shards(split)) for task in self._tasks)
-    with host_tensorflow.readable(
-        f'{split} of {self._whole.name}',
-        'its files may be damaged: prepare them again.'):
-      return [x for file in range(index, files, count)
-              for x in self._file(seqio.ShardInfo(file, files), split)]
+    tasks, found = [x for x in self._tasks if split in x.splits], []
+    for j, task in enumerate(tasks):
+      with host_tensorflow.readable(
+          f'{split} of {task.name}',
+          'its files may be damaged: prepare them again.'):
+        files = len(task.source.list_shards(split))
+        found += [(number * len(tasks) + j, line)
+                  for file in range(index, files, count)
+                  for number, line in self._file(
+                      task, seqio.ShardInfo(file, files), split)]
+    return found
 
-  def _file(self, shard, split):
+  def _file(self, task, shard, split):
     """What is in one of a split's files, an example of each in turn."""
-    examples = self._whole.get_dataset(
-        None, split=split, shuffle=False, num_epochs=1,
-        shard_info=shard).as_numpy_iterator()
+    examples = task.get_dataset(
+        None, split=split, shuffle=False, num_epochs=1, shard_info=shard,
+        seed=self.seed).as_numpy_iterator()
     numbers = itertools.count(shard.index, shard.num_shards)
     if self.limit is not None:
       numbers = range(shard.index, self.limit, shard.num_shards)
-    return [(i, self._line(x)) for i, x in zip(numbers, examples)]
+    return [(i, self._line(task, x)) for i, x in zip(numbers, examples)]
 
-  def _line(self, example) -> dict:
+  def _line(self, task, example) -> dict:
     missing = [x for x in TEXTS if x + BEFORE_TOKENS not in example]
     if missing:
       raise ValueError(
-          f'{self._whole.name} keeps no text of {", ".join(missing)}; its '
+          f'{task.name} keeps no text of {", ".join(missing)}; its '
           'preprocessors need seqio.preprocessors.tokenize, which does.')
     line = {x: example[x + BEFORE_TOKENS].decode('utf-8') for x in TEXTS}
     return line | dict(near_duplicate=bool(example.get('near_duplicate')))

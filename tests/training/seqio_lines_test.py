@@ -75,11 +75,24 @@ def corpora(tmp_path_factory):
         preprocessors=[seqio.preprocessors.tokenize])
     return files
 
+  def drawn(dataset):
+    @seqio.map_over_dataset(num_seeds=1)
+    def noisy(x, seed):
+      noise = tf.strings.as_string(tf.random.stateless_uniform(
+          (), seed, maxval=10**6, dtype=tf.int32))
+      return dict(x, inputs=tf.strings.join([x['inputs'], noise], ' '))
+    return noisy(dataset)
+
+  add('lines_test_drawn', preprocessors=[drawn, seqio.preprocessors.tokenize])
   kept('lines_test_files', 3)
+  seqio.MixtureRegistry.add('lines_test_mixture', [
+      ('lines_test', 1), ('lines_test_files', 5)])
   broken = pathlib.Path(kept('lines_test_one_damaged', 4)[1])
   broken.write_bytes(broken.read_bytes()[:-9])
   yield directory, text.Vocabulary(path)
-  for name in ('', '_textless', '_damaged', '_files', '_one_damaged'):
+  seqio.MixtureRegistry.remove('lines_test_mixture')
+  for name in ('', '_textless', '_damaged', '_files', '_one_damaged',
+               '_drawn'):
     seqio.TaskRegistry.remove(f'lines_test{name}')
 
 
@@ -126,6 +139,30 @@ def test_a_part_reads_no_file_of_others(corpora):
   assert [number for number, _ in part] == [0, 4, 8, 2, 6, 10]
   with pytest.raises(ValueError, match='DataLossError'):
     reader('lines_test_one_damaged')('train', (1, 2))
+
+
+@pytest.mark.parametrize('count', [1, 2])
+def test_a_mixture_has_all_examples_of_its_tasks_once(corpora, count):
+  """Validation, which one of them lacks, is the other's."""
+  del corpora
+  read, texts = reader('lines_test_mixture'), lambda found: sorted(
+      (x['inputs'], x['near_duplicate']) for _, x in found)
+  parts = [x for i in range(count) for x in read('train', (i, count))]
+  assert len({number for number, _ in parts}) == len(parts)
+  assert texts(parts) == texts(reader()('train') + reader(
+      'lines_test_files')('train'))
+  assert sorted(parts, key=lambda x: x[0]) == sorted(
+      read('train'), key=lambda x: x[0])
+  assert texts(read('validation')) == texts(reader()('validation'))
+  assert read.splits == ('train', 'validation')
+
+
+def test_what_preprocessors_draw_is_drawn_alike_again(corpora):
+  del corpora
+  one = reader('lines_test_drawn')('train')
+  assert one == reader('lines_test_drawn')('train')
+  assert one != reader('lines_test_drawn', seed=1)('train')
+  assert len({x['inputs'].rsplit(' ', 1)[1] for _, x in one}) > 10
 
 
 def test_a_limit_takes_the_first(corpora):
