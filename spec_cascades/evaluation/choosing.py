@@ -46,9 +46,14 @@ class Choice:
 
 @dataclasses.dataclass(frozen=True)
 class Choosing:
-  """All choices, and between how many texts; none if there are too few."""
+  """All choices, and between how many texts; none if there are too few.
+
+  `timed` and `test_timed` of these have a latency.
+  """
   validation: int
   test: int
+  timed: int
+  test_timed: int
   choices: list[Choice]
 
 
@@ -81,8 +86,8 @@ def choose(measured: measured_lib.Measured) -> Choosing:
   """Picks for each curve the fastest setting and the best one."""
   ours = validates(measured.texts, measured.validation, measured.seed)
   timed = ours[:measured.plan.timed]
-  sizes = int(ours.sum()), int((~ours).sum())
-  if min(timed.sum(), (~timed).sum()) < LEAST:
+  sizes = [int(x.sum()) for x in (ours, ~ours, timed, ~timed)]
+  if min(sizes[2:]) < LEAST:
     return Choosing(*sizes, [])
   seen = measured.samples(ours, count=0)
   choices = [

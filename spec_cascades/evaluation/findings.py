@@ -2,7 +2,10 @@
 
 Each claim becomes a figure with an interval, and a bound that the figure has to
 keep: confirmed where the whole interval keeps it, refuted where none of it
-does, else undecided.
+does, else undecided. Against several rivals a claim is confirmed where it is
+against each, and refuted where it is against one whose interval is widened for
+their number (Bonferroni): each has a figure of its own, as the least of several
+looks small even where all are equal.
 
 Reference: Narasimhan et al. (2025), https://arxiv.org/abs/2405.19261
 """
@@ -15,6 +18,7 @@ import numpy as np
 
 from spec_cascades.evaluation import contests
 from spec_cascades.evaluation import frontier
+from spec_cascades.evaluation import metrics
 
 CONFIRMED, REFUTED, UNDECIDED = 'confirmed', 'refuted', 'undecided'
 ABSENT = 'not in this sweep'
@@ -53,8 +57,7 @@ class Duel:
   Attributes:
     claim: In words.
     ours: Rules that the claim is about, each by itself.
-    theirs: Rules that each is compared with: the one that comes closest to
-      refuting the claim counts.
+    theirs: Rules that each is compared with: the one that decides is shown.
     bound: Of the figure, how many times as fast.
     strict: Whether the figure has to be above the bound.
     slower: The claim is that theirs are the faster ones.
@@ -80,13 +83,14 @@ class Duel:
     return found or [Finding(self.claim)]
 
   def _against(self, line, rivals) -> Finding:
-    values = np.stack([_speed(x, line) if self.slower else _speed(line, x)
-                       for x in rivals])
-    closest = rivals[int(values[:, 0].argmin())]
-    figure = (f'{closest.method} times as fast' if self.slower
-              else f'times as fast as {closest.method}')
-    return _judged(self.claim, f'{line.method}, T={line.temperature:g}', figure,
-                   values.min(0), self.bound, self.strict, _meet(line, closest))
+    found = [_judged(
+        self.claim, f'{line.method}, T={line.temperature:g}',
+        f'{x.method} times as fast' if self.slower
+        else f'times as fast as {x.method}',
+        _speed(x, line) if self.slower else _speed(line, x), self.bound,
+        self.strict, _meet(line, x), len(rivals)) for x in rivals]
+    weight = (REFUTED, UNDECIDED, CONFIRMED).index
+    return min(found, key=lambda x: (weight(x.verdict), x.estimate.value))
 
 
 def lead_shrinks(lines: Lines) -> list[Finding]:
@@ -160,10 +164,11 @@ def verdict(low: float, high: float, bound: float, strict: bool) -> str:
 
 
 def _judged(claim, where, figure, values, bound=1., strict=False,
-            meet=None) -> Finding:
+            meet=None, rivals=1) -> Finding:
   found = frontier.estimate(values, bound)
+  _, high = metrics.interval(values[1:], rivals)
   return Finding(claim, where, figure, found,
-                 verdict(found.low, found.high, bound, strict), meet)
+                 verdict(found.low, high, bound, strict), meet)
 
 
 def _meet(one: contests.Line, other: contests.Line) -> bool:

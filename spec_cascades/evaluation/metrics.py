@@ -92,9 +92,13 @@ def bootstrap_ratio(numerator: np.ndarray, denominator: np.ndarray,
   return (weights @ numerator) / (weights @ denominator)
 
 
-def interval(samples: np.ndarray) -> tuple[float, float]:
-  """Percentile interval of bootstrap samples; infinite ones are allowed."""
-  tail = (100 - LEVEL) / 2
+def interval(samples: np.ndarray, of: int = 1) -> tuple[float, float]:
+  """Percentile interval of bootstrap samples; infinite ones are allowed.
+
+  `of` so many that are looked at for one that excludes a value: wider, as
+  Bonferroni has it.
+  """
+  tail = (100 - LEVEL) / 2 / of
   low, high = np.percentile(samples, [tail, 100 - tail], method='nearest')
   return float(low), float(high)
 

@@ -105,6 +105,9 @@ def test_only_timed_texts_have_latencies():
   seconds[2, ~HALF[:timed]] = 4.               # slow where it is reported
   found = choosing.choose(make(scores, seconds, plan=plan))
   assert told(found)[choosing.FAST] == .6
+  assert (found.validation, found.test) == (HALF.sum(), (~HALF).sum())
+  assert (found.timed, found.test_timed) == (
+      HALF[:timed].sum(), (~HALF[:timed]).sum())
   fast = found.choices[0]
   assert fast.speedup.value == .25
   np.testing.assert_allclose(fast.quality, 60)

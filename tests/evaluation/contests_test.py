@@ -150,6 +150,46 @@ def test_the_rival_that_speaks_most_against_a_claim_counts():
       'refuted']                                 # no faster is not faster
 
 
+def rivals(latencies, noise):
+  """Of one claim, each with noise of its own."""
+  return [line(f'TruncatedEta, {i}', [(x, 10)], rule='TruncatedEta',
+               noise=noise, seed=i) for i, x in enumerate(latencies, 1)]
+
+
+def test_rivals_that_are_all_as_fast_refute_nothing():
+  """The least of nine ratios is below 1 in nearly every resample."""
+  token, equal = line('TokenV1', [(.5, 10)], noise=.03), rivals([.5] * 9, .1)
+  least = np.min([contests.faster(token.frontier, x.frontier)
+                  for x in equal], 0)
+  assert np.quantile(least[1:], .975) < 1
+  found, = of('token rules are faster', token, *equal)
+  assert found.verdict == 'undecided'
+  assert found.estimate.low < 1 < found.estimate.high
+
+
+@pytest.mark.parametrize('latencies, want', [
+    ([.9] * 9, 'confirmed'), ([.9] * 8 + [.2], 'refuted'),
+    ([.9] * 8 + [.5], 'undecided')])
+def test_each_rival_has_to_be_beaten_and_one_is_enough_to_lose(latencies, want):
+  found, = of('token rules are faster', line('TokenV1', [(.5, 10)], noise=.1),
+              *rivals(latencies, .1))
+  assert found.verdict == want
+  if want != 'confirmed':
+    assert found.figure == 'times as fast as TruncatedEta, 9'
+
+
+def test_one_of_many_rivals_needs_a_wider_interval():
+  """In one resample of 50 it is slower: its 95 % are below 1, not all are."""
+  token, slow = line('TokenV1', [(.5, 10)]), line('TruncatedEta', [(.4, 10)])
+  slow.frontier.latencies[-1] *= 2
+  others = [line(f'TruncatedMinP, {i}', [(9., 10)], rule='TruncatedMinP')
+            for i in range(8)]
+  claim = 'token rules are faster'
+  assert verdicts(claim, token, slow) == ['refuted']
+  found, = of(claim, token, slow, *others)
+  assert found.estimate.high < 1 and found.verdict == 'undecided'
+
+
 def test_sequential_cascades_are_slowest_if_every_other_one_is_faster():
   options = dict(rule='SeqCascade', gamma=40)
   sequential = line('SeqCascade(normalised=False)', [(.8, 10)], **options)

@@ -73,7 +73,8 @@ def wins(items: Sequence[contests.Contest], *, speed: bool) -> table.Table:
   for c in items:
     found, neutral = (c.speed, 1.) if speed else (c.quality, 0.)
     scores[c.one.method].append(contests.outcome(found, neutral))
-    cells[c.one.method, c.other.method] = _cell(found, neutral, speed)
+    cells[c.one.method, c.other.method] = _cell(
+        found, neutral, speed, c.meet)
   counts = lambda name: [str(scores[name].count(contests.WIN)),
                          str(scores[name].count(contests.LOSS))]
   body = [[one, *counts(one), *(cells.get((one, other), table.NONE)
@@ -97,7 +98,9 @@ def _curves(meet: bool) -> str:
   return 'meet' if meet else 'ends'
 
 
-def _cell(found: frontier.Estimate, neutral: float, speed: bool) -> str:
+def _cell(found: frontier.Estimate, neutral: float, speed: bool,
+          meet: bool) -> str:
   figure = f'{found.value:.2f}x' if speed else f'{found.value:+.2f}'
+  ends = ', ends' if speed and not meet else ''
   return (f'{contests.outcome(found, neutral)} {figure} '
-          f'({table.span(found.low, found.high, 2)})')
+          f'({table.span(found.low, found.high, 2)}{ends})')

@@ -21,24 +21,27 @@ from spec_cascades.evaluation.report import table
 
 CHOSEN = (
     'Settings are picked on {validation} texts, the validation half, and '
-    'reported on the other {test}. "none fits": no setting of the curve had '
-    'the verifier\'s quality, or its time, on the validation half. Intervals '
-    'resample the texts of the test half; the pick stays.')
+    'reported on the other {test}; {timed} and {test_timed} of them are timed. '
+    '"none fits": no setting of the curve had the verifier\'s quality, or its '
+    'time, on the validation half. Intervals resample the texts of the test '
+    'half; the pick stays. Not corrected for the number of curves.')
 TOO_FEW = (
     'Too few timed texts to pick settings on some and report others: '
     '{validation} and {test} texts, and each half needs {least} timed ones.')
 FINDINGS = (
     'What the paper found, held against these curves at equal quality. '
     'Confirmed: the whole interval is at the claim\'s side of {bound}; '
-    'refuted: none of it is; undecided: these texts can\'t tell. Of several '
-    'rivals the one that speaks most against the claim counts. Curves meet '
-    'where both span some quality; else their ends are compared.')
+    'refuted: none of it is; undecided: these texts can\'t tell. Against '
+    'several rivals confirmed is against each, and refuted against one, at a '
+    'level for their number; the one that decides is shown. Not corrected for '
+    'the number of claims and curves. Curves meet where both span some '
+    'quality; else their ends are compared.')
 SPEED = (
     'How many times as fast the row\'s curve is as the column\'s: geometric '
     'mean over the qualities that both frontiers span, or at the best of the '
     'worse one where they span none together. Win or loss: the 95 % interval '
     'of the paired resamples excludes 1. Not corrected for the number of '
-    'pairs.')
+    'pairs. "ends": they span none together.')
 BETTER = (
     'By how much {metric} of the row\'s curve exceeds the column\'s: mean over '
     'the latencies that both frontiers span, or at the lowest of the slower '
@@ -46,8 +49,9 @@ BETTER = (
     'paired resamples excludes 0. Not corrected for the number of pairs.')
 TRUNCATION = (
     'A truncation never reads q; what a token rule gains beyond it is due to '
-    'q. Figures as in the tables of all pairs. Curves meet where both span '
-    'some quality; else their ends are compared.')
+    'q. Figures as in the tables of all pairs, and as little corrected for '
+    'their number. Curves meet where both span some quality; else their ends '
+    'are compared.')
 TERMINAL = ('chosen', 'claims', 'truncation')
 REJECTION = (
     'rejected: share of the draft tokens judged; relative: latency. Colours '
@@ -137,5 +141,6 @@ def _findings(found: Sequence[findings.Finding]) -> str:
 
 def _halves(found: choosing.Choosing) -> str:
   sizes = dict(validation=found.validation, test=found.test)
-  return (CHOSEN.format(**sizes) if found.choices
+  return (CHOSEN.format(**sizes, timed=found.timed, test_timed=found.test_timed)
+          if found.choices
           else TOO_FEW.format(**sizes, least=choosing.LEAST))

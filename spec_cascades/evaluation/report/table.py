@@ -112,9 +112,15 @@ def everything(summary: summary_lib.Summary) -> str:
       text(points(summary.rows)),
       'Against the verifier alone: speed-up at its quality, gain within its '
       'time\n("illustrative": the interval includes no difference, so '
-      f'{summary.rows[0].examples} texts can\'t decide)\n'
+      f'{_texts(summary.rows[0])} can\'t decide)\n'
       + text(comparisons(summary.comparisons, summary.rows[0].metric)),
       '\n'.join(notes(summary))])
+
+
+def _texts(row: results.Row) -> str:
+  """How many there are, and how many of them are timed."""
+  some = '' if row.timed == row.examples else f', {row.timed} of them timed,'
+  return f'{row.examples} texts{some}'
 
 
 def span(low: float | None, high: float | None, digits: int) -> str:
