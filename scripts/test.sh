@@ -17,4 +17,4 @@ if [ $# -eq 0 ]; then
   fast="--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
   export XLA_FLAGS=${XLA_FLAGS:-$fast --xla_cpu_parallel_codegen_split_count=1}
 fi
-exec .venv/bin/python -m pytest -n 2 --dist loadfile --durations 80 "$@"
+exec .venv/bin/python -m pytest -n 2 --dist loadfile --durations 80 -rs "$@"
