@@ -18,13 +18,15 @@ import sacrebleu
 import seqio
 from spec_cascades.data import builders
 from spec_cascades.data import corpus
-from spec_cascades.data import vocabulary
 import tensorflow as tf
 
+# That of the pairs that come with the project.
 DEFAULT_VOCABULARY_PATH = (
-    corpus.DEFAULT_CACHE_DIR
-    / 'vocab'
-    / f'{corpus.DEBIAN_ENDE.name}_{vocabulary.DEFAULT_VOCAB_SIZE}.model'
+    pathlib.Path(__file__).parents[1]
+    / 'assets'
+    / corpus.DEBIAN_ENDE.name
+    / 'verifier'
+    / 'sentencepiece.model'
 )
 _ROUGE_TYPES = ('rouge1', 'rouge2', 'rougeL', 'rougeLsum')
 
