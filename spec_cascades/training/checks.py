@@ -1,7 +1,9 @@
 """What can't be trained together, refused before texts or weights are read."""
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Mapping
+
+import orbax.checkpoint as ocp
 
 from spec_cascades.evaluation import tensorboard
 from spec_cascades.models import features
@@ -15,6 +17,8 @@ from spec_cascades.training import follow
 from spec_cascades.training import sharding
 from spec_cascades.training import start
 
+# Of a `Run`'s settings, what the arrays of its state depend on.
+SHAPING = ('lm', 'optimizer', 'freeze', 'objective', 'online')
 OBJECTIVES = {heads.Headed: ahead.Ahead, masks.Masked: ahead.Ahead,
               features.Featured: follow.Follow}
 
@@ -35,6 +39,38 @@ def check(run: Any) -> None:
   if run.recipe.tensorboard:
     tensorboard.check()
   _texts(run)
+
+
+def same_arrays(place: Any, there: Any, here: Any, changes: Mapping[str, str]
+                ) -> None:
+  """Refuses to go on from a checkpoint of another model or optimiser.
+
+  Args:
+    place: Of the checkpoint.
+    there: Shapes of the tree that it holds.
+    here: Those of the run that is to go on; a memory's may be others.
+    changes: See `settings.changes`.
+  """
+  before, now = map(_shapes, (there, here))
+  if before == now:
+    return
+  lines = [line for name, line in changes.items()
+           if name.split('.')[0] in SHAPING]
+  if not lines:
+    name = min(name for name in {*before, *now}
+               if before.get(name) != now.get(name))
+    lines = [f'{name} there {before.get(name, "absent")}, '
+             f'here {now.get(name, "absent")}']
+  raise ValueError(f'The checkpoint {place} is of another model or optimiser: '
+                   f'{"; ".join(lines)}. Give those, or another model_dir.')
+
+
+def _shapes(tree):
+  """Of arrays by name."""
+  flat = {'/'.join(map(str, path)): x
+          for path, x in ocp.tree.to_flat_dict(tree).items()}
+  return {name: 'any' if name.startswith('memory/') else tuple(x.shape)
+          for name, x in flat.items() if x is not None}
 
 
 def _objective(run):

@@ -52,7 +52,14 @@ def product(run: loop.Run, losses: Mapping[str, losses_lib.Distillation],
     run: What all have in common; each has a folder of its own in its model_dir.
     losses: By name.
     policies: By name.
+
+  Raises:
+    ValueError: A loss is no `losses.Distillation`.
   """
+  for name, loss in losses.items():
+    if not isinstance(loss, losses_lib.Distillation):
+      raise ValueError(f'The loss {name} is {loss!r}; allowed: '
+                       'losses.Distillation, whose teacher is the verifier.')
   runs = {}
   for words, policy in policies.items():
     for name, loss in losses.items():
@@ -143,11 +150,13 @@ def compare(chosen: Comparison, *, log: Callable[[str], None] = print
     ValueError: Something does not go together; nothing is trained then.
   """
   sources = chosen.sources()
+  start.check_vocabulary(chosen.verifier, chosen.corpus.vocabulary)
   for name, run in chosen.trained.items():
     if run.teacher != chosen.verifier:
       raise ValueError(f'The teacher of {name} is {run.teacher}, the verifier '
                        f'{chosen.verifier}; give both the same path.')
     checks.check(run)
+    start.check_vocabulary(chosen.verifier, run.corpus.vocabulary)
     run.corpus.batch(0)                # it is there, or this says why not
   folder = pathlib.Path(chosen.output).expanduser()
   folder.mkdir(parents=True, exist_ok=True)

@@ -22,20 +22,40 @@ Line = list[tuple[int, float]]
 def read(model_dir: str) -> dict[str, Line]:
   """Every metric of a run, as (step, value).
 
+  What a run that was killed did again, it has once: as it was last. A last line
+  that the kill has cut off is left out.
+
   Raises:
-    ValueError: The directory has no metrics.
+    ValueError: The directory has no metrics, or a line is none.
   """
   path = pathlib.Path(model_dir).expanduser() / METRICS
   if not path.is_file():
     raise ValueError(f'No {METRICS} in {path.parent}; give the model_dir of a '
                      'run of scripts/train.py.')
-  found: dict[str, Line] = {}
-  for line in path.read_text('utf-8').splitlines():
-    note = json.loads(line)
+  found: dict[str, dict[int, float]] = {}
+  for note in _rows(path):
     for name, value in note.items():
       if name not in HIDDEN and isinstance(value, (int, float)):
-        found.setdefault(name, []).append((note['step'], value))
-  return found
+        found.setdefault(name, {})[note['step']] = value
+  if not found:
+    raise ValueError(f'{path} holds no metric yet; wait for the first line of '
+                     'the run.')
+  return {name: sorted(line.items()) for name, line in found.items()}
+
+
+def _rows(path):
+  """Those of a file of metrics."""
+  lines, rows = path.read_bytes().split(b'\n'), []
+  for number, line in enumerate(lines, 1):
+    try:
+      if line:
+        row = json.loads(line)
+        rows.append(dict(row, step=int(row['step'])))
+    except (ValueError, KeyError, TypeError):
+      if number < len(lines):
+        raise ValueError(f'{path}, line {number} is no row of metrics; delete '
+                         'the line.') from None
+  return rows
 
 
 def panels(runs: Mapping[str, Mapping[str, Line]]) -> dict[str, list[str]]:

@@ -15,10 +15,11 @@ import functools
 import json
 import pathlib
 import sys
-from typing import Any, Sequence
+from typing import Any, Callable, Sequence
 
 import numpy as np
 
+from spec_cascades import check
 from spec_cascades import hosts
 from spec_cascades.data import shares
 from spec_cascades.evaluation import asking as asking_lib
@@ -30,6 +31,7 @@ from spec_cascades.training import trajectories
 TARGET = '{target}'
 ALL = shares.ALL                  # the part of a split that is all of it
 SPLITS = ('train', 'validation', 'test')
+LARGEST = 2**63 - 1                # of a number here
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,6 +88,18 @@ class ParallelText:
     if (self.directory is None) == (self.reader is None):
       raise ValueError(f'Got directory={self.directory!r} and '
                        f'reader={self.reader!r}; give one of the two.')
+    _check_widths(self.buckets)
+    for name, low, none in (
+        ('cut', 1, True), ('target_width', 1, True),
+        ('tokens_per_batch', 1, False), ('seed', 0, False)):
+      value = getattr(self, name)
+      if not (none and value is None):
+        check.interval(
+            f'{name} of ParallelText', value, low, LARGEST, whole=True,
+            hint='None is allowed, too.' if none else '')
+    if isinstance(self.more, str):
+      raise ValueError(f'Got more={self.more!r}; allowed: a tuple of '
+                       f'directories, such as ({self.more!r},).')
     if not isinstance(self.answer, str) or self.answer.count(TARGET) != 1:
       raise ValueError(f'Got the answer {self.answer!r}; it has to hold '
                        f'{TARGET} once, which stands for the output.')
@@ -280,9 +294,12 @@ class ParallelText:
     count, rows = len(self.train[width]['inputs']), self.rows(width)
     return -(-(count - 1) // rows) if self.packed else count // rows
 
-  @functools.lru_cache(maxsize=2)
-  def _plan(self, epoch: int) -> list[tuple[int, np.ndarray]]:
+  @functools.cached_property
+  def _plan(self) -> Callable[[int], list[tuple[int, np.ndarray]]]:
     """The batches of an epoch: widths and rows."""
+    return functools.lru_cache(maxsize=2)(self._planned)
+
+  def _planned(self, epoch):
     rng = np.random.default_rng((self.seed, epoch))
     plan = []
     for width, arrays in self.train.items():
@@ -310,6 +327,17 @@ class ParallelText:
     text = self.vocabulary.decode(arrays['inputs'][first, :length].tolist())
     return (f'batch {i} of epoch {epoch}, {len(rows)} {what} of up to {width} '
             f'tokens, the first {text[:60]!r}')
+
+
+def _check_widths(buckets: Any) -> None:
+  """Refuses what are no widths of batches."""
+  if np.ndim(buckets) != 1 or not len(buckets):
+    raise ValueError(f'Got buckets={buckets!r}; allowed: one width or more, '
+                     'such as (24, 48).')
+  check.interval('buckets of ParallelText', buckets, 1, LARGEST, whole=True)
+  if any(np.diff(buckets) <= 0):
+    raise ValueError(f'Got buckets={buckets!r}; allowed: ascending widths. '
+                     f'Give {tuple(sorted(set(buckets)))}.')
 
 
 def _path(directory: str, split: str) -> pathlib.Path:

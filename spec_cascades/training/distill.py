@@ -25,9 +25,14 @@ from spec_cascades.data import files
 from spec_cascades.drafters import chain
 from spec_cascades.evaluation import pairs
 from spec_cascades.training import data
+from spec_cascades.training import settings
 from spec_cascades.training import start
 from spec_cascades.training import trajectories
 from spec_cascades.training import writing
+
+# Of a corpus: how its lines are put to the verifier, and read from its answers.
+ASKED = ('source', 'target', 'asking', 'answer', 'buckets', 'cut',
+         'target_width')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,9 +77,11 @@ def distill(corpus: data.ParallelText, verifier: str, output: str, *,
     log: Receives lines of progress.
 
   Raises:
-    ValueError: The vocabularies differ, a number is out of its domain, or
-      `output` was begun by another call.
+    ValueError: The vocabularies differ, a number is out of its domain, no
+      sentence fits, or `output` was begun by another call.
   """
+  for name, number in (('chunk', chunk), ('batch', batch)):
+    check.interval(name, number, 1, 10**9, whole=True)
   if sentences is not None and sentences < 1:
     raise ValueError(f'Got {sentences} sentences; allowed: 1 or more, or None '
                      'for all.')
@@ -88,13 +95,13 @@ def distill(corpus: data.ParallelText, verifier: str, output: str, *,
                      'be replaced; give another output.')
   writer = _Writer(corpus, verifier, drafter, gamma, temperature, batch, seed,
                    guesses)
-  folder.mkdir(parents=True, exist_ok=True)
   lines = _chosen(corpus, sentences, seed)
+  folder.mkdir(parents=True, exist_ok=True)
   drawn = dict(temperature=temperature, seed=seed) if temperature else {}
   kept = dict(guesses=guesses) if guesses else {}
   _claim(folder / 'call.json', dict(
       verifier=pairs.digest(verifier), chunk=chunk, lines=_digest(lines),
-      **drawn, **kept))
+      **_asked(corpus), **drawn, **kept))
   for split in corpus.splits:
     if split != 'train':
       files.write_atomically(folder / f'{split}.jsonl',
@@ -131,13 +138,17 @@ def _join(folder, parts, log):
 
 
 def _chosen(corpus, sentences, seed):
-  """Training lines in random order, the fitting ones."""
+  """Training lines in random order, the fitting ones; ValueError if none."""
   encode, widest = corpus.encode, max(corpus.buckets)
   lines = corpus.lines('train')
   order = np.random.default_rng(seed).permutation(len(lines))
   fits = (lines[i] for i in order
           if len(encode(lines[i][corpus.source])) <= widest)
-  return list(itertools.islice(fits, sentences))
+  found = list(itertools.islice(fits, sentences))
+  if not found:
+    raise ValueError(f'None of {len(lines)} training sentences has up to '
+                     f'{widest} tokens; give wider buckets, or more text.')
+  return found
 
 
 class _Writer:
@@ -206,14 +217,27 @@ def _room(corpus, width):
   return min(2 * width, max(corpus.buckets) + 8)
 
 
+def _asked(corpus):
+  """By name, what of a corpus decides a text besides its lines."""
+  found = {}
+  for name in ASKED:
+    value = getattr(corpus, name)
+    found |= settings.flat(tuple(value) if name == 'buckets' else value,
+                           f'corpus.{name}')
+  return found
+
+
 def _claim(path, call):
   """Notes what makes this output; refuses another call's."""
-  try:
-    if path.is_file() and json.loads(path.read_text(encoding='utf-8')) != call:
-      raise ValueError
-  except ValueError:                   # another call, or what is no JSON
-    raise ValueError(f'{path} is of another call; give another output.'
-                     ) from None
+  if path.is_file():
+    try:
+      before = dict(json.loads(path.read_text(encoding='utf-8')))
+    except (ValueError, TypeError):
+      before = {}
+    if other := [x for x in sorted({*before, *call})
+                 if before.get(x) != call.get(x)]:
+      raise ValueError(f'{path} is of another call, with another '
+                       f'{", ".join(other)}; give another output.')
   files.write_atomically(path, json.dumps(call) + '\n')
 
 

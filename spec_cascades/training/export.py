@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import pathlib
 from typing import Any, Callable
 
@@ -19,6 +20,7 @@ from spec_cascades.checkpoints import loading
 from spec_cascades.checkpoints import native
 from spec_cascades.checkpoints import orbax
 from spec_cascades.checkpoints import stores
+from spec_cascades.data import files
 from spec_cascades.evaluation import examples
 from spec_cascades.evaluation import pairs
 from spec_cascades.evaluation import qualities
@@ -34,8 +36,9 @@ def export(run: loop.Run, output: str, *, dtype: str = 'bfloat16',
            log: Callable[[str], None] = print) -> dict[str, float]:
   """Writes the newest checkpoint of a run and measures what was written.
 
-  Quality is of the exported weights, so after rounding to `dtype`: on all test
-  texts without a near-duplicate in train, and for English to German on the
+  Quality is of the exported weights, so after rounding to `dtype`, and added to
+  what was written: on all texts of test, or of validation where there is no
+  test, without a near-duplicate in train, and for English to German on the
   hand-written set. Heads keep the tree that was chosen for them.
 
   Args:
@@ -52,13 +55,16 @@ def export(run: loop.Run, output: str, *, dtype: str = 'bfloat16',
     check.interval('sentences', sentences, 1, 10**9, whole=True)
   lm, corpus = run.lm, run.corpus
   params, step = start.restore(run.model_dir)
-  params = _rounded(params, dtype)
+  params, figures = _rounded(params, dtype), dict(step=step)
+  native.save(output, _chosen(run), params, None, dtype,
+              words=converting.files_of(corpus.vocabulary),
+              max_input_length=max(corpus.buckets), info=figures)
+  log(f'wrote {output}')
   metric = qualities.make(run.recipe.metric)
-  sets = dict(test_distinct=quality.distinct_pairs(corpus, 'test'))
-  if (corpus.source, corpus.target) == ('en', 'de'):
-    sets['software_docs'] = [(x.source, x.reference) for x in examples.read()]
-  figures = dict(step=step)
-  for name, chosen in sets.items():
+  for name, chosen in _sets(corpus).items():
+    if not chosen:
+      log(f'{name}: not measured, there is no text')
+      continue
     order = np.random.default_rng(0).permutation(len(chosen))[:sentences]
     chosen = [chosen[i] for i in sorted(order)]
     sources = [source for source, _ in chosen]
@@ -69,12 +75,25 @@ def export(run: loop.Run, output: str, *, dtype: str = 'bfloat16',
                               batch=run.recipe.eval_batch)
     score = metric(found, [(target,) for _, target in chosen])
     figures[f'{metric.name.lower()}_{name}'] = round(score, 2)
+    _note(pathlib.Path(output).expanduser(), figures)
     log(f'{name}: {metric.name} {score:.2f} on {len(chosen)} texts')
-  native.save(output, _chosen(run), params, None, dtype,
-              words=converting.files_of(corpus.vocabulary),
-              max_input_length=max(corpus.buckets), info=figures)
-  log(f'wrote {output}')
   return figures
+
+
+def _sets(corpus):
+  """Pairs to measure, by what they are called."""
+  splits = [x for x in ('test', 'validation') if x in corpus.splits][:1]
+  sets = {f'{x}_distinct': quality.distinct_pairs(corpus, x) for x in splits}
+  if (corpus.source, corpus.target) == ('en', 'de'):
+    sets['software_docs'] = [(x.source, x.reference) for x in examples.read()]
+  return sets or dict(test_distinct=[])
+
+
+def _note(folder, figures):
+  """Puts figures beside a model that was written."""
+  said = dict(native.described(folder), info=figures)
+  files.write_atomically(folder / native.CONFIG,
+                         json.dumps(said, indent=2) + '\n')
 
 
 def export_part(run: loop.Run, output: str, *, verifier: str | None = None,

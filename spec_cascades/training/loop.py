@@ -3,6 +3,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
+import pathlib
 import shutil
 import signal
 from typing import Any, Callable
@@ -141,6 +143,9 @@ class Run:
   mesh: tuple[int, int] = (1, 1)
   rules: str = 'tensor'
 
+  def __post_init__(self):
+    optimizers.check_patterns(self.freeze)
+
 
 def train(run: Run, *, log: Callable[[str], None] = print
           ) -> train_step.TrainState:
@@ -166,12 +171,12 @@ def train(run: Run, *, log: Callable[[str], None] = print
     corpus.batch(0)                    # there is one, or this says why not
   optimizer = optimizer_of(run)
   teacher, guide = _teacher(run)
-  folder = hosts.folder('model_dir', run.model_dir)
   update = train_step.Update(
       run.lm, optimizer, seed=recipe.seed, teacher=teacher,
       distillation=run.distillation, accumulate=recipe.accumulate,
       remat=recipe.remat, objective=run.objective)
   lessons = _lessons(run, update, guide)
+  folder = hosts.folder('model_dir', run.model_dir)
   options = ocp.CheckpointManagerOptions(max_to_keep=recipe.keep)
   with ocp.CheckpointManager(folder / start.SAVES, options=options) as saves:
     state, memory = _start(run, update, saves, lessons.fresh(), log)
@@ -195,7 +200,10 @@ def _silent(line: str) -> None:
 def _lessons(run, update, guide):
   """What is trained on, and how it is measured."""
   if run.online is None:
-    return steps_lib.Offline(run, update)
+    found = steps_lib.Offline(run, update)
+    if run.recipe.steps:
+      found.prepare()                  # before the first step, not after many
+    return found
   return online_lib.Session(run.online, update, guide, run.corpus,
                             steps=run.recipe.steps,
                             max_length=run.recipe.max_length)
@@ -226,9 +234,16 @@ def _start(run, update, saves, memory, log):
   if newest is not None:
     log(f'resuming at step {newest}')
     like = _whole(sharding.like(run.lm, jax.eval_shape(fresh), mesh), memory)
-    with _explained(f'The checkpoint of step {newest} in {saves.directory} '
-                    "can't be read", 'if it is damaged, delete it; the same '
-                    'command goes on from the one before it'):
+    readable = functools.partial(
+        _explained, f'The checkpoint of step {newest} in {saves.directory} '
+        "can't be read", 'if it is damaged, delete it; the same command goes '
+        'on from the one before it')
+    place = pathlib.Path(saves.directory, str(newest))
+    with readable():
+      there = ocp.StandardCheckpointHandler().metadata(place / 'default').tree
+    checks.same_arrays(place, there, like,
+                       settings.changes(place.parents[1], run))
+    with readable():
       found = saves.restore(newest, args=ocp.args.StandardRestore(like))
     return (found, None) if memory is None else _parted(found, memory, saves)
   if run.init_from is not None:
@@ -321,17 +336,24 @@ def _run(run, update, state, memory, lessons, teacher, saves, progress,
       if step == recipe.steps or terminated.received:
         saves.wait_until_finished()
 
+  def evaluate():
+    steps.settle()
+    with progress.paused():
+      found = hosts.alone(lessons.score, steps.state.params, teacher,
+                          steps.memory)
+      if found is not None:
+        progress.found(steps.step, *found)
+
+  # What was saved and then could not be evaluated is, when the run goes on.
+  if steps.step and steps.due(recipe.eval_every) and not hosts.said(
+      lambda: progress.evaluated(steps.step)):
+    evaluate()
   while steps.step < recipe.steps and not terminated(steps.step):
     steps.advance()
-    if steps.due(recipe.eval_every):
-      steps.settle()
-      with progress.paused():
-        found = hosts.alone(lessons.score, steps.state.params, teacher,
-                            steps.memory)
-        if found is not None:
-          progress.found(steps.step, *found)
-    if steps.step % recipe.save_every == 0:
+    if steps.due(recipe.save_every):
       save()
+    if steps.due(recipe.eval_every):
+      evaluate()
   save()
   return steps.state
 

@@ -68,6 +68,10 @@ class Online:
                      whole=True)
     check.interval('accepted of Online', self.accepted, 0, 1)
     check.gamma(self.gamma)
+    if not isinstance(self.only, Mapping):
+      raise ValueError(f'Got only={self.only!r}; allowed: a dictionary of what '
+                       "a request's line must hold, such as "
+                       "{'origin': 'gimp_help'}.")
     check.scalars(targets.Lossless(), warp_lib.Warp(self.temperature))
 
   def requests(self, corpus: data.ParallelText, count: int) -> list[list[int]]:
@@ -140,6 +144,12 @@ class Session:
     return replay.empty(
         self.online.size, max(self.corpus.buckets), self.length,
         end=self.corpus.end, window=self.online.window)
+
+  def decodes(self, step: int) -> bool:
+    """Whether the batch of a step takes the parameters to be made: each does.
+    """
+    del step
+    return True
 
   def batch(self, step: int, params: Any, memory: replay.Memory
             ) -> tuple[dict[str, np.ndarray], replay.Memory]:

@@ -93,6 +93,7 @@ def frozen(optimizer: optax.GradientTransformation, patterns: Sequence[str],
   """
   if not patterns:
     return optimizer
+  check_patterns(patterns)
   paths = jax.tree_util.tree_map_with_path(lambda path, _: name(path), params)
   known = jax.tree.leaves(paths)
   for pattern in patterns:
@@ -107,6 +108,20 @@ def frozen(optimizer: optax.GradientTransformation, patterns: Sequence[str],
                         paths)
   return optax.multi_transform(
       dict(trained=optimizer, frozen=optax.set_to_zero()), labels)
+
+
+def check_patterns(patterns: Any) -> None:
+  """Refuses what are no regular expressions of what to freeze."""
+  if not (isinstance(patterns, (tuple, list))
+          and all(isinstance(x, str) for x in patterns)):
+    raise ValueError(f'Got {patterns!r} to freeze; allowed: a tuple of regular '
+                     "expressions, such as ('token_embedder/',).")
+  for pattern in patterns:
+    try:
+      re.compile(pattern)
+    except re.error as error:
+      raise ValueError(f'Got {pattern!r} to freeze ({error}); allowed: regular '
+                       "expressions, such as 'token_embedder/'.") from None
 
 
 def name(path: Sequence[Any]) -> str:

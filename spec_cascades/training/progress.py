@@ -4,15 +4,17 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import pathlib
 import time
-from typing import Any, Callable, Iterator, Mapping, Sequence
+from typing import Any, BinaryIO, Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from spec_cascades.evaluation import tensorboard as tensorboard_lib
 
 FILE = 'metrics.jsonl'
+RATE = 'tokens_per_second'             # of lines on steps, not on evaluations
 
 
 class Progress:
@@ -56,11 +58,8 @@ class Progress:
     """
     for what, name in (('loss', 'loss'), ("gradient's norm", 'norm')):
       if not math.isfinite(metrics[name]):
-        kept = ('There is no checkpoint yet' if saved is None else
-                f'The last checkpoint is that of step {saved}')
         raise ValueError(f'The {what} is {float(metrics[name])} at step {step} '
-                         f'({where()}). {kept}; lower the learning rate, or '
-                         'look at these texts.')
+                         f'({where()}). {remedy(saved)}')
     self._steps.append(metrics)
 
   def report(self, step: int) -> None:
@@ -81,7 +80,7 @@ class Progress:
     left = (self._total - step) * elapsed / steps
     self._log(f'step {step}/{self._total}  {_shown(means)}  '
               f'{rate:.0f} tokens/s  left {left / 60:.0f} min')
-    self._record(step, dict(means, tokens_per_second=rate))
+    self._record(step, {**means, RATE: rate})
     self._since, self._steps = time.time(), []
 
   def found(self, step: int, figures: Mapping[str, float],
@@ -90,6 +89,16 @@ class Progress:
     for line in (_shown(figures), *lines):
       self._log(f'step {step}  {line}')
     self._record(step, figures)
+
+  def evaluated(self, step: int) -> bool:
+    """Whether `FILE` has an evaluation of a step; true where none is written.
+    """
+    if self._folder is None:
+      return True
+    path = self._folder / FILE
+    lines = path.read_bytes().splitlines() if path.is_file() else []
+    return any(row['step'] == step and RATE not in row
+               for row in map(_parsed, lines) if row and 'step' in row)
 
   @contextlib.contextmanager
   def paused(self) -> Iterator[None]:
@@ -103,14 +112,51 @@ class Progress:
       return
     row = json.dumps(dict(step=step, **figures, time=time.time()))
     try:
-      with (self._folder / FILE).open('a', encoding='utf-8') as file:
-        file.write(f'{row}\n')
+      with (self._folder / FILE).open('ab+') as file:
+        _end_line(file)
+        file.write(f'{row}\n'.encode())
     except OSError as error:
       raise ValueError(f"{self._folder / FILE} can't be written at step {step} "
                        f'({error}); checkpoints are whole. Make room, and the '
                        'same command goes on from the last one.') from None
     if self._writer is not None:
       self._writer.write_scalars(step, dict(figures))
+
+
+def _end_line(file: BinaryIO) -> None:
+  """Ends the last line, or leaves it out if a kill has cut it off."""
+  if not file.tell():
+    return
+  file.seek(-1, os.SEEK_END)
+  if file.read() == b'\n':
+    return
+  file.seek(0)
+  whole = file.read()
+  start = whole.rfind(b'\n') + 1
+  if _parsed(whole[start:]) is None:
+    file.truncate(start)
+  else:
+    file.write(b'\n')
+
+
+def _parsed(line: bytes) -> dict[str, Any] | None:
+  """The row of a line, if it is one."""
+  try:
+    row = json.loads(line)
+  except ValueError:
+    return None
+  return row if isinstance(row, dict) else None
+
+
+def remedy(saved: int | None) -> str:
+  """What is left of a run that diverged, and what to do.
+
+  Args:
+    saved: The step of the newest checkpoint.
+  """
+  kept = ('There is no checkpoint yet' if saved is None else
+          f'The last checkpoint is that of step {saved}')
+  return f'{kept}; lower the learning rate, or look at these texts.'
 
 
 def _shown(figures: Mapping[str, float]) -> str:

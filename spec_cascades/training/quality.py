@@ -58,6 +58,9 @@ class Validation:
     batch: Rows of a decoding call.
     max_length: Decoder tokens at most.
     gamma: Draft length of a student; 0 decodes with none.
+
+  Raises:
+    ValueError: There is no such split, or nothing in it to measure.
   """
 
   def __init__(self, update: train_step.Update, corpus: data_lib.ParallelText,
@@ -68,14 +71,9 @@ class Validation:
     self.metric, self.gamma = qualities.make(metric), gamma
     self.batch, self.max_length = batch, max_length
     self.loss = jax.jit(update.loss)
-    self.pairs = distinct_pairs(corpus, split)
+    self.pairs, self._batches = _measured(corpus, split)
     order = np.random.default_rng(0).permutation(len(self.pairs))
     self.pairs = [self.pairs[i] for i in order[:sentences]]
-
-  @functools.cached_property
-  def _batches(self):
-    return [batch for width, x in self.corpus.bucketed(self.split).items()
-            for batch in data_lib.chunks(x, self.corpus.rows(width), MEASURED)]
 
   def __call__(self, params: Any, teacher: Any = None
                ) -> tuple[dict[str, float], list[str]]:
@@ -110,7 +108,7 @@ class Validation:
       loss, sums = self.loss(params, batch, teacher)
       sums |= dict(loss=loss)
       total.update({name: float(x) for name, x in sums.items()})
-    tokens = total.pop('tokens')
+    tokens = total.pop('tokens') or 1.   # there may be none to learn from
     return {f'validation_{name}': x / tokens for name, x in total.items()}
 
   def _bought(self, params, teacher) -> list[bought.Bought]:
@@ -134,6 +132,25 @@ class Validation:
                       width=max(self.corpus.buckets),
                       max_length=self.max_length, batch=self.batch)
     return self.metric(found, [(target,) for _, target in self.pairs])
+
+
+def _measured(corpus, split):
+  """Pairs of a split to decode, and batches of it for the loss."""
+  there = corpus.splits
+  if split not in there:
+    raise ValueError(f'The corpus has no split {split}, on which it is '
+                     f'evaluated; it has {", ".join(there) or "none"}. Give '
+                     'one that has it.')
+  batches = [batch for width, x in corpus.bucketed(split).items()
+             for batch in data_lib.chunks(x, corpus.rows(width), MEASURED)]
+  pairs, widest = distinct_pairs(corpus, split), max(corpus.buckets)
+  for found, which in ((batches, ''), (pairs, ' without a near-duplicate in '
+                                       'train')):
+    if not found:
+      raise ValueError(f'The split {split}, on which the corpus is evaluated, '
+                       f'has no pair of up to {widest} tokens{which}; give '
+                       'wider buckets, or more text.')
+  return pairs, batches
 
 
 def distinct_pairs(corpus: data_lib.ParallelText, split: str) -> list[Pair]:

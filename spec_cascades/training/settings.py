@@ -43,6 +43,27 @@ def _text(value: Any) -> str:
   return repr(value)
 
 
+def changes(folder: pathlib.Path, run: Any) -> dict[str, str]:
+  """By name, a line on each setting that is other than at the start before.
+
+  Raises:
+    ValueError: The file there can't be read.
+  """
+  path, now = folder / FILE, flat(run)
+  earlier = _earlier(path)
+  if not earlier:
+    return {}
+  try:
+    last = json.loads(earlier.splitlines()[-1])
+    before, since = dict(last['settings']), int(last['step'])
+  except (ValueError, KeyError, TypeError):
+    raise ValueError(f'{path} does not hold settings of a run; delete it, '
+                     'and the run goes on without it.') from None
+  return {name: f'since step {since}, {name} was {before.get(name, "absent")}, '
+          f'is {now.get(name, "absent")}' for name in sorted({*before, *now})
+          if before.get(name) != now.get(name)}
+
+
 def compare(folder: pathlib.Path, run: Any, step: int) -> list[str]:
   """Lines on what is other than at the start before; keeps all starts.
 
@@ -58,21 +79,13 @@ def compare(folder: pathlib.Path, run: Any, step: int) -> list[str]:
   Raises:
     ValueError: The file there can't be read.
   """
-  path, now = folder / FILE, flat(run)
-  earlier = path.read_text(encoding='utf-8') if path.is_file() else ''
-  lines = []
-  if earlier:
-    try:
-      last = json.loads(earlier.splitlines()[-1])
-      before, since = dict(last['settings']), int(last['step'])
-    except (ValueError, KeyError, TypeError):
-      raise ValueError(f'{path} does not hold settings of a run; delete it, '
-                       'and the run goes on without it.') from None
-    lines = [f'since step {since}, {name} was {before.get(name, "absent")}, '
-             f'is {now.get(name, "absent")}'
-             for name in sorted({*before, *now})
-             if before.get(name) != now.get(name)]
+  path, lines = folder / FILE, list(changes(folder, run).values())
+  earlier = _earlier(path)
   if lines or not earlier:
-    row = json.dumps(dict(step=step, settings=now), ensure_ascii=False)
+    row = json.dumps(dict(step=step, settings=flat(run)), ensure_ascii=False)
     files.write_atomically(path, f'{earlier}{row}\n')
   return lines
+
+
+def _earlier(path):
+  return path.read_text(encoding='utf-8') if path.is_file() else ''

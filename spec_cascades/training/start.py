@@ -211,6 +211,13 @@ def check_words(path: str, found: checkpoints.Checkpoint, words: Any) -> None:
                      '@start.vocabulary().')
 
 
+def check_vocabulary(path: str, words: Any) -> None:
+  """As `check_words`, of a path; reads no weights."""
+  source = checkpoints.source_of(path)
+  check_words(path, dataclasses.replace(
+      source, tokenizer=source.tokenizer and source.tokenizer()), words)
+
+
 def check_family(lm: Any, what: Any) -> None:
   """Refuses what is no whole model of a known family."""
   names = {family.lm.__name__: family.lm for family in native.FAMILIES.values()}

@@ -8,6 +8,7 @@ from typing import Any, Callable
 
 import jax
 
+from spec_cascades import hosts
 from spec_cascades.training import progress as progress_lib
 from spec_cascades.training import quality
 from spec_cascades.training import sharding
@@ -30,6 +31,10 @@ class Offline:
   def fresh(self) -> None:
     """What must be remembered: nothing, a batch depends on its step alone."""
 
+  def decodes(self, step: int) -> bool:
+    """Whether the batch of a step takes the parameters to be made."""
+    return self._run.on_policy.chosen(step)
+
   def batch(self, step: int, params: Any, memory: None) -> tuple[Any, None]:
     """The batch of a step, some of them in the student's own words."""
     run = self._run
@@ -41,6 +46,13 @@ class Offline:
     """See `quality.Validation`."""
     del memory
     return self._validation(params, teacher)
+
+  def prepare(self) -> None:
+    """Reads what is evaluated on, where it is; ValueError if it is not.
+
+    All processes have to ask.
+    """
+    hosts.together(lambda: self._validation if hosts.first() else None)
 
   @functools.cached_property
   def _validation(self):
@@ -113,9 +125,20 @@ class Steps:
     return self.step % every == 0 or self.step == self._run.recipe.steps
 
   def _batch(self):
+    decodes = self._lessons.decodes(self.step)
+    if decodes:
+      self.settle()                     # or texts would fail before a loss does
     began = time.perf_counter()
-    batch, self.memory = self._lessons.batch(
-        self.step, self.state.params, self.memory)
+    try:
+      batch, self.memory = self._lessons.batch(
+          self.step, self.state.params, self.memory)
+    except ValueError as error:
+      if not decodes:
+        raise
+      where = self._lessons.where(self.step)
+      raise ValueError(
+          f"The model's texts of step {self.step + 1} ({where}) can't be "
+          f'written: {error} {progress_lib.remedy(self._saved())}') from None
     if not self._pending or self._pending[-1][1]['loss'].is_ready():
       self.waited += time.perf_counter() - began
     return batch

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import tinypair
+from spec_cascades.evaluation import text
 from spec_cascades.models import t5
 from spec_cascades.training import comparing
 from spec_cascades.training import divergences
@@ -54,6 +55,31 @@ def test_every_loss_is_trained_on_every_policys_texts(
     assert run.model_dir.endswith(name)
     assert run.distillation == LOSSES[name.split('-')[0]]
     assert run.on_policy.share == name.endswith('drafter')
+
+
+def test_what_is_no_distillation_is_no_loss_to_compare(
+    corpus, teacher, tmp_path):
+  run = run_of(corpus, tmp_path)
+  with pytest.raises(ValueError, match=r'The loss b is Boosted\(\); allowed: '
+                     'losses.Distillation'):
+    comparing.product(run, dict(LOSSES, b=losses.Boosted()),
+                      dict(corpus=comparing.Policy(corpus)))
+
+
+def test_a_corpus_of_other_words_than_the_verifiers_is_refused(
+    corpus, teacher, tmp_path):
+  """Whether drafters are trained or only measured, before either."""
+  words = tinypair.make_vocabulary(tmp_path, 500)
+  other = dataclasses.replace(corpus, vocabulary=text.Vocabulary(str(words)))
+  runs = product(corpus, teacher, tmp_path)
+  bad = dataclasses.replace(runs['tvd-corpus'], corpus=other, lm=t5.T5(
+      tinypair.config(16, 1, vocab_size=500)))
+  chosen = comparison(corpus, teacher, tmp_path)
+  for changes in (dict(corpus=other), dict(trained=dict(runs, x=bad))):
+    with pytest.raises(ValueError, match='vocabularies of .* of the corpus'):
+      comparing.compare(dataclasses.replace(chosen, **changes),
+                        log=lambda line: None)
+  assert not (tmp_path / 'out').exists() and not (tmp_path / 'runs').exists()
 
 
 def test_drafters_are_trained_measured_and_said_once(

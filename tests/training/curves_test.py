@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from spec_cascades.training import curves
+from spec_cascades.training import progress
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -49,6 +50,47 @@ def test_a_run_without_a_metric_has_no_line_there(runs):
   del found['drafter']['bleu']
   _, bleu = curves.draw(found).axes
   assert [x.get_label() for x in bleu.get_lines()] == ['verifier']
+
+
+def test_what_a_killed_run_did_again_is_drawn_once(tmp_path):
+  """Its last line may be cut off; the run that goes on leaves that out."""
+  path = tmp_path / progress.FILE
+  rows = [dict(step=step, loss=loss, tokens_per_second=1.) for step, loss in (
+      (1, 4.), (2, 3.), (3, 2.))]
+  path.write_text('\n'.join(map(json.dumps, rows)) + '\n{"step": 4, "lo')
+  assert curves.read(tmp_path) == dict(loss=[(1, 4.), (2, 3.), (3, 2.)])
+  with progress.Progress(tmp_path, lambda line: None, total=4,
+                         tensorboard=False) as again:
+    again.found(2, dict(loss=2.5))
+    again.found(4, dict(loss=1.))
+  want = dict(loss=[(1, 4.), (2, 2.5), (3, 2.), (4, 1.)])
+  assert curves.read(tmp_path) == want
+  assert len(path.read_text().splitlines()) == 5
+
+
+def test_a_whole_last_line_without_an_end_is_kept(runs):
+  path = runs / 'drafter' / progress.FILE
+  before = path.read_text()
+  with progress.Progress(path.parent, lambda line: None, total=4,
+                         tensorboard=False) as again:
+    again.found(600, dict(bleu=31.))
+  assert path.read_text().startswith(f'{before}\n')
+  assert curves.read(path.parent)['bleu'] == [(500, 30.), (600, 31.)]
+
+
+@pytest.mark.parametrize('damage', ['{"step": 4, "lo{"step": 4}', '[]', '{}',
+                                    '{"step": "x"}'])
+def test_a_damaged_line_is_named(runs, damage):
+  path = runs / 'drafter' / progress.FILE
+  path.write_text(f'{{"step": 1, "loss": 2}}\n{damage}\n')
+  with pytest.raises(ValueError, match=f'{path}, line 2 is no row of metrics'):
+    curves.read(path.parent)
+
+
+def test_a_run_without_a_line_yet_is_named(tmp_path):
+  (tmp_path / progress.FILE).write_text('{"st')
+  with pytest.raises(ValueError, match='holds no metric yet'):
+    curves.read(tmp_path)
 
 
 def script(*args):

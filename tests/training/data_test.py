@@ -31,6 +31,44 @@ def corpus(tmp_path_factory):
                            tokens_per_batch=192)
 
 
+@pytest.mark.parametrize('changes,match', [
+    (dict(buckets=()), r'Got buckets=\(\); allowed: one width or more'),
+    (dict(buckets=24), 'Got buckets=24; allowed: one width or more'),
+    (dict(buckets='24'), "Got buckets='24'"),
+    (dict(buckets=(48, 24)), r'ascending widths. Give \(24, 48\)'),
+    (dict(buckets=(24, 24)), r'ascending widths. Give \(24,\)'),
+    (dict(buckets=(0, 24)), 'buckets of ParallelText is 0 in row 0'),
+    (dict(buckets=(24., 48.)), 'buckets of ParallelText is an array of float'),
+    (dict(cut=0), 'cut of ParallelText is 0; .*None is allowed'),
+    (dict(target_width=0), 'target_width of ParallelText is 0'),
+    (dict(target_width=2.), 'target_width of ParallelText is 2.0'),
+    (dict(tokens_per_batch=0), 'tokens_per_batch of ParallelText is 0'),
+    (dict(tokens_per_batch=None), 'tokens_per_batch of ParallelText is None'),
+    (dict(seed=-1), 'seed of ParallelText is -1'),
+    (dict(more='far'), r"Got more='far'; .* such as \('far',\)")])
+def test_what_is_no_setting_of_a_corpus_is_refused(corpus, changes, match):
+  with pytest.raises(ValueError, match=match) as error:
+    dataclasses.replace(corpus, **changes)
+  assert '\n' not in str(error.value)
+
+
+def test_lists_and_readers_without_a_hash_give_the_same_batches(corpus):
+  """As gin's square brackets make them."""
+  @dataclasses.dataclass                # eq without frozen: there is no hash
+  class Reader:
+    splits: tuple[str, ...] = ('train',)
+
+    def __call__(self, split, part=data.ALL):
+      return corpus.numbered(split, part)
+
+  lists = dataclasses.replace(corpus, buckets=[24, 48], more=[])
+  reader = dataclasses.replace(corpus, directory=None, reader=Reader())
+  for other in (lists, reader):
+    for name, x in corpus.batch(1).items():
+      np.testing.assert_array_equal(other.batch(1)[name], x)
+    assert other.where(1) == corpus.where(1)
+
+
 def test_an_epoch_shows_every_pair_once(corpus):
   seen = []
   for step in range(corpus.steps_per_epoch):

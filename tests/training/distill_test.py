@@ -1,10 +1,12 @@
 """A distilled corpus holds the verifier's words, whatever interrupts it."""
+import dataclasses
 import json
 
 import pytest
 
 import tinypair
 from spec_cascades.checkpoints import native
+from spec_cascades.evaluation import asking
 from spec_cascades.evaluation import text
 from spec_cascades.training import data
 from spec_cascades.training import distill
@@ -95,6 +97,8 @@ def test_drawn_texts_differ_from_greedy_ones_and_repeat(made, tmp_path):
 @pytest.mark.parametrize('changes,match', [
     (dict(sentences=0), '0 sentences'),
     (dict(temperature=-1.), 'temperature'),
+    (dict(chunk=-1), 'chunk is -1'), (dict(chunk=0), 'chunk is 0'),
+    (dict(chunk=2.), 'chunk is 2.0'), (dict(batch=0), 'batch is 0'),
     (dict(drafter='nowhere'), 'nowhere')])
 def test_bad_calls_are_refused(made, tmp_path, changes, match):
   corpus, verifier = made
@@ -103,6 +107,37 @@ def test_bad_calls_are_refused(made, tmp_path, changes, match):
   assert not (tmp_path / 'new').exists()
   with pytest.raises(ValueError, match='index of Shard'):
     distill.Shard(2, 2)
+
+
+def test_a_corpus_of_which_nothing_fits_is_refused(made, tmp_path):
+  corpus, verifier = made
+  narrow = dataclasses.replace(corpus, buckets=(1,))
+  with pytest.raises(ValueError, match='None of 120 training sentences has up '
+                     'to 1 tokens'):
+    distill.distill(narrow, verifier, str(tmp_path / 'new'))
+  assert not (tmp_path / 'new').exists()
+
+
+@pytest.mark.parametrize('changes,name', [
+    (dict(asking=asking.Asking('German: {source}')), 'asking.template'),
+    (dict(asking=asking.Asking(end='.')), 'asking.end'),
+    (dict(answer='So: {target}'), 'answer'), (dict(cut=30), 'cut'),
+    (dict(buckets=(40, 100)), 'buckets'),
+    (dict(target_width=20), 'target_width'),
+    (dict(source='de', target='en'), 'source, corpus.target')])
+def test_a_corpus_that_is_asked_otherwise_is_refused(
+    made, tmp_path, monkeypatch, changes, name):
+  """Cut off after its claim, with the same lines; the same call goes on."""
+  corpus, verifier = made
+  run = lambda corpus: distill.distill(
+      corpus, verifier, str(tmp_path), log=lambda line: None)
+  chosen = corpus.lines('train')[:2]
+  monkeypatch.setattr(distill, '_chosen', lambda *_: chosen)
+  monkeypatch.setattr(distill, '_write', lambda *_: None)
+  run(corpus)
+  with pytest.raises(ValueError, match=f'with another corpus.{name};'):
+    run(dataclasses.replace(corpus, **changes))
+  run(dataclasses.replace(corpus, buckets=list(corpus.buckets)))
 
 
 def test_another_call_or_vocabulary_is_refused(made, tmp_path):

@@ -68,6 +68,23 @@ def test_the_file_trains(prepared, tmp_path, monkeypatch):
   assert any('bleu' in line for line in said)
 
 
+def test_a_data_set_without_validation_is_refused(
+    prepared, tmp_path, monkeypatch):
+  monkeypatch.chdir(ROOT)
+  _cli.configure(['gin/train/finetune_public.gin'], [
+      f'WEIGHTS = {str(prepared / "weights")!r}', "DATASET = 'gsm8k'",
+      f'DATA_DIR = {str(prepared)!r}', 'TOKENS_PER_BATCH = 96', 'CUT = 48',
+      f'MODEL_DIR = {str(tmp_path / "run")!r}', 'BUCKETS = (48,)',
+      'TARGET_WIDTH = 96'])
+  try:
+    with pytest.raises(ValueError, match=(
+        'no split validation, on which it is evaluated; it has train, test')):
+      loop.train(_cli.call(loop.Run), log=lambda line: None)
+  finally:
+    gin.clear_config()
+  assert not (tmp_path / 'run').exists()
+
+
 def test_what_is_not_prepared_is_said(tmp_path, monkeypatch, prepared):
   monkeypatch.chdir(ROOT)
   _cli.configure(['gin/train/finetune_public.gin'], [

@@ -1,4 +1,5 @@
 """Runs that are killed, or that a disk fails, go on as if nothing had been."""
+import dataclasses
 import os
 import pathlib
 import shutil
@@ -11,7 +12,10 @@ import jax
 import numpy as np
 import pytest
 
+from spec_cascades.models import t5
 from spec_cascades.training import loop
+from spec_cascades.training import optimizers
+from spec_cascades.training import settings
 from spec_cascades.training import start
 from training.runs import SIZES, recipe, run_of
 
@@ -186,6 +190,27 @@ def test_a_full_disk_is_named_and_checkpoints_stay(
     loop.train(full, log=lambda line: None)
   assert [x.name for x in (tmp_path / 'checkpoints').iterdir()] == ['1']
   assert start.restore(tmp_path)[1] == 1
+
+
+def test_a_checkpoint_of_another_model_or_optimiser_stays(
+    corpus, whole, tmp_path):
+  """What is other is said, not that a good checkpoint be deleted."""
+  run = run_of(corpus, shutil.copytree(whole[0], tmp_path / 'run'))
+  wider = t5.T5(t5.T5Config(**{**SIZES, 'mlp_dim': 24}))
+  deeper = t5.T5(t5.T5Config(**{**SIZES, 'num_decoder_layers': 2}))
+  for changes, match in (
+      (dict(lm=wider), r'lm.config.mlp_dim was 16, is 24\.'),
+      (dict(lm=deeper), r'lm.config.num_decoder_layers was 1, is 2\.'),
+      (dict(optimizer=optimizers.adamw), 'was .*adafactor, is .*adamw'),
+      (dict(freeze=('token_',)), r"freeze was \(\), is \('token_',\)")):
+    with pytest.raises(ValueError, match=match) as error:
+      loop.train(dataclasses.replace(run, **changes), log=lambda line: None)
+    assert 'delete' not in str(error.value)
+    assert f'{tmp_path}/run/checkpoints/12 is of another' in str(error.value)
+  (tmp_path / 'run' / settings.FILE).unlink()
+  with pytest.raises(ValueError, match=r'iser: .*/kernel there \(16, 16\), '
+                     r'here \(.*24.*\)\. Give those'):
+    loop.train(dataclasses.replace(run, lm=wider), log=lambda line: None)
 
 
 def test_a_damaged_checkpoint_is_named(corpus, tmp_path):

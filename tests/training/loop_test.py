@@ -28,8 +28,9 @@ from spec_cascades.training import loop
 from spec_cascades.training import losses
 from spec_cascades.training import optimizers
 from spec_cascades.training import policies
+from spec_cascades.training import quality
 from spec_cascades.training import start
-from training.runs import SIZES, recipe, run_of
+from training.runs import SIZES, diverge, recipe, run_of
 
 
 def test_a_run_reports_progress_loss_and_bleu(whole):
@@ -91,6 +92,33 @@ def test_export_writes_a_model_that_loads(corpus, whole, tmp_path):
                        jax.tree.leaves(whole[1].params)):
     np.testing.assert_allclose(got, want, rtol=2**-7)
   assert 0 <= figures['bleu_software_docs'] <= 100
+
+
+@pytest.mark.parametrize('splits,want', [
+    (('test', 'validation'), 'test_distinct'),
+    (('validation',), 'validation_distinct'), ((), None)],
+    ids=['test', 'validation', 'none'])
+def test_an_export_is_measured_on_what_is_there(
+    corpus, whole, tmp_path, splits, want):
+  """And where that is nothing, or damaged, the model is written all the same.
+  """
+  root, said = tmp_path / 'corpus', []
+  root.mkdir()
+  for split in splits:
+    shutil.copy(f'{corpus.directory}/{split}.jsonl', root)
+  run = run_of(dataclasses.replace(corpus, directory=str(root), source='de',
+                                   target='en'), whole[0])
+  figures = export.export(run, str(tmp_path / 'out'), sentences=2,
+                          log=said.append)
+  assert set(figures) == {'step', *([f'bleu_{want}'] if want else [])}
+  assert said[0] == f'wrote {tmp_path}/out' and said[1].startswith(
+      f'{want}: BLEU' if want else 'test_distinct: not measured')
+  described = json.loads((tmp_path / 'out' / native.CONFIG).read_text())
+  assert described['info'] == figures
+  (root / 'test.jsonl').write_text('{')
+  with pytest.raises(ValueError, match='line 1 is not JSON'):
+    export.export(run, str(tmp_path / 'new'))
+  assert native.load(tmp_path / 'new')[0] == run.lm
 
 
 def test_a_run_directory_loads_as_a_model(corpus, whole, tmp_path):
@@ -192,6 +220,68 @@ def test_what_diverges_stops_and_names_its_batch(corpus, tmp_path):
     loop.train(wild, log=lambda line: None)
   params, _ = start.restore(tmp_path)
   assert all(np.isfinite(x).all() for x in jax.tree.leaves(params))
+
+
+@pytest.mark.parametrize('loss,match', [
+    (True, r'The loss is nan at step 1 \(batch 0 of .*\). There is no check'),
+    (False, r"texts of step 2 \(batch 1 of .*\) can't be written: Text 0 stop"
+     '.* There is no checkpoint yet; lower the learning rate')],
+    ids=['loss', 'parameters'])
+def test_what_diverges_is_named_before_it_writes_texts(
+    corpus, teacher, tmp_path, monkeypatch, loss, match):
+  run = dataclasses.replace(student_of(corpus, tmp_path, teacher),
+                            on_policy=policies.OnPolicy(share=1.))
+  diverge(monkeypatch, loss=loss)
+  with pytest.raises(ValueError, match=match) as error:
+    loop.train(run, log=lambda line: None)
+  assert '\n' not in str(error.value)
+
+
+@pytest.mark.parametrize('lines,match', [
+    (None, 'no split validation, on which it is evaluated; it has train, test'),
+    ([], 'split validation, .* has no pair of up to 48 tokens; give'),
+    ([dict(en='Open it.', de='Auf.', near_duplicate=True)],
+     'up to 48 tokens without a near-duplicate in train'),
+    ([dict(en='Open it.')], 'line 1 has no text en or no text de')],
+    ids=['absent', 'empty', 'near-duplicates', 'damaged'])
+def test_what_can_not_be_evaluated_is_refused_before_a_step(
+    corpus, tmp_path, lines, match):
+  root = pathlib.Path(shutil.copytree(corpus.directory, tmp_path / 'corpus'))
+  (root / 'validation.jsonl').unlink()
+  if lines is not None:
+    (root / 'validation.jsonl').write_text('\n'.join(map(json.dumps, lines)))
+  run = run_of(dataclasses.replace(corpus, directory=str(root)),
+               tmp_path / 'run')
+  with pytest.raises(ValueError, match=match) as error:
+    loop.train(run, log=lambda line: None)
+  assert '\n' not in str(error.value) and not (tmp_path / 'run').exists()
+
+
+def test_an_evaluation_that_fails_loses_no_step_and_is_made_later(
+    corpus, tmp_path, monkeypatch):
+  run = run_of(corpus, tmp_path, steps=2, save_every=9, eval_every=2)
+
+  def fail(*args):
+    raise ValueError('No room.')
+
+  with monkeypatch.context() as failing:
+    failing.setattr(quality.Validation, '__call__', fail)
+    with pytest.raises(ValueError, match='No room'):
+      loop.train(run, log=lambda line: None)
+  assert start.restore(tmp_path)[1] == 2
+  for times in (1, 0):                  # then there is nothing left to do
+    said = []
+    loop.train(run, log=said.append)
+    assert sum('bleu' in line for line in said) == times
+    assert not any('tokens/s' in line for line in said)
+
+
+@pytest.mark.parametrize('freeze,match', [
+    (('*x',), r"Got '\*x' to freeze \(nothing to repeat"),
+    ('abc', "Got 'abc' to freeze; allowed: a tuple"), ((3,), r'Got \(3,\) to')])
+def test_what_is_no_pattern_is_refused(corpus, tmp_path, freeze, match):
+  with pytest.raises(ValueError, match=match):
+    dataclasses.replace(run_of(corpus, tmp_path), freeze=freeze)
 
 
 def test_own_texts_need_a_teacher(corpus, tmp_path):

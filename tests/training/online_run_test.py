@@ -144,6 +144,11 @@ def test_a_drafter_that_is_never_rejected_is_left_alone(
   assert row['accepted'] == 1
 
 
+def test_what_a_line_must_hold_is_a_dictionary():
+  with pytest.raises(ValueError, match="Got only='gimp_help'; allowed: a dict"):
+    online_lib.Online(only='gimp_help')
+
+
 @pytest.mark.parametrize('changes,match', [
     (dict(teacher=None), 'online and no teacher'),
     (dict(on_policy=policies.OnPolicy(.5)), 'online and on_policy'),

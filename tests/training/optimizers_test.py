@@ -137,7 +137,9 @@ def test_only_matrices_decay():
 
 @pytest.mark.parametrize('patterns,match', [
     (['no_such_layer'], "matches 'no_such_layer'.*parameters are decoder"),
-    (['er'], 'freezes every parameter')])
+    (['er'], 'freezes every parameter'),
+    (['*x'], r"Got '\*x' to freeze \(nothing to repeat"),
+    ('er', "Got 'er' to freeze; allowed: a tuple of regular expressions")])
 def test_what_can_not_be_frozen_is_refused(patterns, match):
   with pytest.raises(ValueError, match=match):
     optimizers.frozen(optax.sgd(1.), patterns, PARAMS)

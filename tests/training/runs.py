@@ -6,6 +6,7 @@ import numpy as np
 import tinypair
 from spec_cascades.models import t5
 from spec_cascades.training import loop
+from spec_cascades.training import train_step
 
 SIZES = dict(vocab_size=tinypair.PIECES, emb_dim=16, num_heads=2, head_dim=8,
              num_encoder_layers=1, num_decoder_layers=1, mlp_dim=16,
@@ -21,6 +22,19 @@ def recipe(**changes):
 def run_of(corpus, directory, **changes):
   return loop.Run(t5.T5(t5.T5Config(**SIZES)), corpus, str(directory),
                   recipe(**changes))
+
+
+def diverge(monkeypatch, *, loss):
+  """From now on parameters are NaN after a step, and maybe its loss."""
+  update = train_step.Update.__call__
+
+  def broken(self, state, *rest):
+    state, metrics = update(self, state, *rest)
+    nan = lambda x: x * jnp.float32(jnp.nan)
+    return (state.replace(params=jax.tree.map(nan, state.params)),
+            dict(metrics, loss=nan(metrics['loss'])) if loss else metrics)
+
+  monkeypatch.setattr(train_step.Update, '__call__', broken)
 
 
 def layer_of(lm):
