@@ -29,7 +29,7 @@ def main(args: Sequence[str]) -> None:
   start = (0,) if pairs.encodes(pair.verifier.lm) else ()
   tokens = datastores.joined(
       ((*words.bare(text), words.ends[0]) for text in texts), start)
-  store = suffixes.index(tokens)
+  store = suffixes.index(tokens, words.ends[0])
   place = datastores.write(flags.output, store, pair.vocabulary_sha256,
                            flags.corpora or pathlib.Path(flags.file).name)
   size = sum(x.stat().st_size for x in place.glob('*.npy')) / 1e6

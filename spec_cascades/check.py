@@ -196,11 +196,33 @@ def own_params(drafter: Any, params: Any) -> None:
                      'lm.pack.')
 
 
+def params_of(holder: Any, params: Any, count: int) -> None:
+  """Refuses other parameters than a tuple, those of each of its parts."""
+  own_params(holder, params)
+  given = type(params).__name__
+  if isinstance(params, (tuple, list)):
+    given = f'{given} of {len(params)}'
+  if given not in (f'tuple of {count}', f'list of {count}'):
+    raise ValueError(f'draft_params is a {given}; allowed: for '
+                     f'{type(holder).__name__} a tuple of {count}, the '
+                     'parameters of each of its parts, None for one that has '
+                     'none.')
+
+
 def own_vocabulary(drafter: Any, feedback: Any) -> None:
   """Refuses a drafter that was told of another number of tokens."""
   if (size := feedback.logits.shape[-1]) != drafter.vocab_size:
     raise ValueError(f'vocab_size of {type(drafter).__name__} is '
                      f"{drafter.vocab_size}; allowed: the verifier's, {size}.")
+
+
+def one_vocabulary(drafter: Any, lms: Any) -> None:
+  """Refuses models with different numbers of tokens."""
+  sizes = [lm.vocab_size for lm in lms]
+  if len(set(sizes)) > 1:
+    raise ValueError(f'{type(drafter).__name__} got models of '
+                     f'{", ".join(map(str, sizes))} tokens; allowed: models '
+                     "that all have the verifier's vocabulary.")
 
 
 def lagging(holder: Any, drafter: Any, tokens: int) -> Any:

@@ -81,14 +81,15 @@ def drafts_of(drafter):
     return exact.Drafts.chain(drafter.length, drafter.stop)
   if isinstance(drafter, tree.Tree):
     return exact.Drafts(drafter.parents, drafter.law)
-  size, most = drafter.order, drafter.length
+  most = drafter.length
 
   def copied(context):
-    """What followed the latest earlier occurrence of the last tokens."""
-    last = context[len(context) - size:]
-    for at in range(len(context) - size - 1, -1, -1):
-      if context[at:at + size] == last:
-        return context[at + size:][:most]
+    """What followed the latest occurrence of the most of the last tokens."""
+    for size in range(min(drafter.order, len(context)), 0, -1):
+      last = context[len(context) - size:]
+      for at in range(len(context) - size - 1, -1, -1):
+        if context[at:at + size] == last:
+          return context[at + size:][:most]
     return ()
   return exact.Drafts(tuple(range(-1, most)), 'deterministic', copied)
 

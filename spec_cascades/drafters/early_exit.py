@@ -17,7 +17,9 @@ class EarlyExit(Reading):
   """A chain of a model that is the first layers of the verifier and its head.
 
   Keys and values of those layers are what the verifier has written: there is
-  no cache of its own to fill with the prompt, to keep or to roll back.
+  no cache of its own to fill with the prompt, to keep or to roll back. What a
+  draft writes is let go, and the verifier reads the draft in all layers. As
+  published it would be kept, and verification begin behind those layers.
 
   Attributes:
     chain: Of the first layers, see `models.skip.shallow`.

@@ -68,7 +68,7 @@ class Horizontal:
       ValueError: There are no parameters, or a drafter would need more than a
         prompt and tokens to go on behind another one.
     """
-    check.own_params(self, params)
+    check.params_of(self, params, 2)
     self.lagging(0)                    # can they, and those that they hold?
     zero = jnp.zeros_like(prompt.prefix_lengths)
     return Parts(self.first.init(params[0], prompt, hidden, capacity),

@@ -74,7 +74,8 @@ class PaSS(Line, Reading):
     """A sampled chain, and q; the verifier's cache is left as it is."""
     count = self.length - 1 + ctx.leaf_q
     room(self, count)
-    logits = self.masks.first(params, ctx.target_cache, ctx.root, count)
+    cache = check.target_cache(self, ctx)
+    logits = self.masks.first(params, cache, ctx.root, count)
     return drawn(ctx.root, ctx.warp(logits), keys, self.length), state
 
 

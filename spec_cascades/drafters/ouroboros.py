@@ -63,6 +63,7 @@ class Ouroboros(Line, struct.Fixed):
   def init(self, params: Any, prompt: types.Prompt, hidden: Any,
            capacity: int) -> vertical.Levels:
     """The model reads the prompt; the pool is as given."""
+    check.params_of(self, params, 2)
     return self._line.init(params, prompt, hidden, capacity)
 
   def propose(self, params: Any, state: vertical.Levels, ctx: types.Context,

@@ -61,8 +61,8 @@ def ring(grams: Array | None, rows: int, size: int, order: int) -> Ring:
   return Ring(slots, jnp.full(rows, known, jnp.int32))
 
 
-def commonest(tokens: Array | np.ndarray, order: int, count: int
-              ) -> Int[Array, 'M N']:
+def commonest(tokens: Array | np.ndarray, order: int, count: int,
+              end: int = -1) -> Int[Array, 'M N']:
   """The n-grams that a text has most often, on the host: a pool to begin with.
 
   The commonest comes last: it is found first, and gives way last.
@@ -71,6 +71,8 @@ def commonest(tokens: Array | np.ndarray, order: int, count: int
     tokens: Of the text.
     order: N.
     count: n-grams, fewer if there are no more.
+    end: Of each of several texts. n-grams that hold it, among them all that
+      reach from one text into the next, are left out.
 
   Raises:
     ValueError: The text is shorter than an n-gram.
@@ -79,7 +81,8 @@ def commonest(tokens: Array | np.ndarray, order: int, count: int
   if tokens.ndim != 1 or len(tokens) < order:
     raise ValueError(f'Tokens of shape {tokens.shape}; allowed: a row of at '
                      f'least {order}, for one n-gram.')
-  grams, times = np.unique(np.lib.stride_tricks.sliding_window_view(
-      tokens, order), axis=0, return_counts=True)
+  every = np.lib.stride_tricks.sliding_window_view(tokens, order)
+  grams, times = np.unique(every[(every != end).all(1)], axis=0,
+                           return_counts=True)
   last = np.argsort(times, kind='stable')[-count:]
   return jnp.asarray(grams[last], jnp.int32)

@@ -21,7 +21,8 @@ class Retrieval(Reading):
   Looks up the last `order` tokens in a datastore, then one less, until they
   occur; reads up to `samples` of the places, at even distances in the order of
   what follows, and drafts the `nodes` - 1 beginnings that most of them share.
-  Its parameters are a `suffixes.Datastore`.
+  Its parameters are a `suffixes.Datastore`. What follows stops before the end
+  of a text: an accepted end saves nothing, and another text is behind it.
 
   Attributes:
     length: Tokens behind a place, the depth of the tree.
@@ -78,4 +79,6 @@ class Retrieval(Reading):
     tokens = store.tokens[jnp.minimum(
         at[:, None] + jnp.arange(self.length)[None], size - 1)]
     left = jnp.clip(size - at, 0, self.length)
+    goes = jnp.cumprod(tokens != store.end, 1).sum(1, dtype=jnp.int32)
+    left = jnp.minimum(left, goes)
     return tokens, jnp.where(i < jnp.minimum(many, self.samples), left, 0)

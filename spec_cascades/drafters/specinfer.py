@@ -22,9 +22,8 @@ class SpecInfer(struct.Fixed, Keeping):
   A node is drawn from its own model, whose law goes with it ('given' drafts).
   Children of nodes with the same path are children of the first of them,
   whoever drew them. All models read all nodes, so that each has the cache of
-  whatever is accepted. A target's q is that of the first model.
-
-  Parameters and state are tuples, of one entry a model.
+  whatever is accepted. A target's q is that of the first model. Parameters and
+  state are tuples, of one entry a model.
 
   Attributes:
     lms: The small models; all have the verifier's vocabulary.
@@ -44,6 +43,7 @@ class SpecInfer(struct.Fixed, Keeping):
                        f'{len(self.trees)} trees; allowed: a tree for each.')
     for parents in self.trees:
       check.tree(parents)
+    check.one_vocabulary(self, self.lms)
     levels.check_law(self)
 
   @property
@@ -60,7 +60,7 @@ class SpecInfer(struct.Fixed, Keeping):
            capacity: int) -> Any:
     """Each model's cache of the prompt."""
     del hidden
-    check.own_params(self, params)
+    check.params_of(self, params, len(self.lms))
     return tuple(prefill.prefill(lm, own, prompt, capacity)[1]
                  for lm, own in zip(self.lms, params))
 

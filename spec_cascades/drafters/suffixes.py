@@ -13,16 +13,21 @@ from spec_cascades import struct
 
 @struct.dataclass
 class Datastore:
-  """A text of M tokens, and where its suffixes start, in dictionary order."""
+  """M tokens, and where their suffixes start, in dictionary order.
+
+  `end` is the token that ends each of several texts, -1 if there is none.
+  """
   tokens: Int[Array, 'M']
   order: Int[Array, 'M']
+  end: Int[Array, '']
 
 
-def index(tokens: np.ndarray) -> Datastore:
+def index(tokens: np.ndarray, end: int = -1) -> Datastore:
   """The datastore of a text, on the host: O(M log M) steps of numpy a doubling.
 
   Args:
     tokens: Token ids [M], at least one.
+    end: Of a text; nothing is drafted from there on.
 
   Raises:
     ValueError: It is empty, or no row of whole numbers.
@@ -40,7 +45,8 @@ def index(tokens: np.ndarray) -> Datastore:
     rank = np.empty_like(rank)
     rank[order] = np.cumsum(np.append(0, np.diff(key[order]) > 0))
     if rank.max() == len(rank) - 1 or reach >= len(rank):
-      return Datastore(*(jnp.asarray(x, jnp.int32) for x in (tokens, order)))
+      return Datastore(*(jnp.asarray(x, jnp.int32)
+                         for x in (tokens, order, end)))
     reach *= 2
 
 

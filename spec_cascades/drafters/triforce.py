@@ -75,7 +75,8 @@ class TriForce(Line, Keeping):
   def init(self, params: Any, prompt: types.Prompt, hidden: Any,
            capacity: int) -> Chosen:
     """The first chunks; the inner drafter reads the prompt."""
-    check.own_params(self, params)
+    check.params_of(self, params, 2)
+    self.lagging(0)                    # has the inner one more than tokens?
     empty = jax.eval_shape(
         lambda own: self.lm.init(own, prompt, capacity), params[0])
     count = min(self.chunks, capacity // self.size)

@@ -61,7 +61,8 @@ class Vertical(Line, Keeping):
            capacity: int) -> Levels:
     """Both levels read the prompt."""
     del hidden
-    check.own_params(self, params)
+    check.params_of(self, params, 2)
+    self.lagging(0)                    # has the inner one more than tokens?
     room = capacity + self.length + self.drafter.num_nodes
     hidden, cache = prefill.prefill(self.lm, params[0], prompt, room)
     return Levels(cache, self.drafter.init(params[1], prompt, hidden, room))

@@ -27,7 +27,13 @@ def texts(corpus: Any, lm: Any) -> Iterator[np.ndarray]:
   Args:
     corpus: A `training.data.ParallelText` that is not packed.
     lm: The verifier, or a drafter of its kind.
+
+  Raises:
+    ValueError: The corpus is packed: a row has several texts.
   """
+  if corpus.packed:
+    raise ValueError('Got a corpus with packed=True to count; allowed: texts '
+                     'one by one, data.ParallelText.packed = False.')
   encodes = isinstance(reduced.whole(lm), t5.T5)
   for group in corpus.train.values():
     for row, weights, given, size in zip(
@@ -57,7 +63,10 @@ def read(path: pathlib.Path) -> counts.Table:
   """
   names = [f.name for f in dataclasses.fields(counts.Level)]
   try:
-    with np.load(path.expanduser(), allow_pickle=False) as found:
+    found = np.load(path.expanduser(), allow_pickle=False)
+    if not isinstance(found, np.lib.npyio.NpzFile):
+      raise ValueError('it is one array.')
+    with found:
       deep = (len(found.files) - 1) // len(names)
       levels = tuple(counts.Level(*(jnp.asarray(found[f'{i}/{name}'])
                                     for name in names)) for i in range(deep))

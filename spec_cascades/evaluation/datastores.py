@@ -47,7 +47,8 @@ def write(directory: str, store: suffixes.Datastore, vocabulary: str,
   for name in ARRAYS:
     np.save(place / f'{name}.npy', np.asarray(getattr(store, name), np.int32))
   said = dict(version=VERSION, vocabulary=vocabulary, about=about,
-              sizes=len(store.tokens), sha256=_digest(place))
+              sizes=len(store.tokens), end=int(store.end),
+              sha256=_digest(place))
   partial = place / f'{ABOUT}.{os.getpid()}.partial'
   partial.write_text(json.dumps(said, indent=1) + '\n', encoding='utf-8')
   os.replace(partial, place / ABOUT)
@@ -76,8 +77,9 @@ def read(directory: str, vocabulary: str,
     tokens, order = (np.load(place / f'{name}.npy', mmap_mode='r',
                              allow_pickle=False) for name in ARRAYS)
     kept, digest = said['vocabulary'], said['sha256']
+    end = int(said.get('end', tokens[-1]))     # older ones do not say it
     whole = digest == _digest(place) and said['version'] == VERSION
-  except (OSError, ValueError, KeyError, TypeError) as error:
+  except (OSError, ValueError, LookupError, TypeError) as error:
     raise ValueError(f"The datastore in {directory} can't be read ({error}); "
                      f'{hint}.') from None
   if kept != vocabulary:
@@ -86,7 +88,8 @@ def read(directory: str, vocabulary: str,
   if not whole or tokens.shape != order.shape or tokens.max() >= size:
     raise ValueError(f'The datastore in {directory} is damaged: its arrays are '
                      f'not those that {ABOUT} speaks of; {hint}.')
-  return suffixes.Datastore(jnp.asarray(tokens), jnp.asarray(order)), digest
+  return suffixes.Datastore(jnp.asarray(tokens), jnp.asarray(order),
+                            jnp.int32(end)), digest
 
 
 def _digest(place):

@@ -48,17 +48,20 @@ class Kind:
 
   Attributes:
     make: (pair, gamma, what was read) -> a drafter and its parameters.
-    q: Whether it has q, which rules may read.
+    q: Whether it has q, which rules may read; of heads, where one is spare.
     small: Whether it takes the pair's small model; a model that it may read
       takes its place.
     read: (path, pair) -> what it reads, and SHA-256 of that.
     needs: What the path has to be of, if there has to be one.
+    even: Whether its drafts take the same time whatever they are: they are
+      never empty or shorter, and are not decoded by a loop of their own.
   """
   make: Callable[[pairs.Pair, int, Any], tuple[Any, Any]]
   q: bool = True
   small: bool = True
   read: Callable[[str, pairs.Pair], tuple[Any, str]] | None = None
   needs: str = ''
+  even: bool = True
 
 
 def _chain(pair, gamma, part):
@@ -98,7 +101,7 @@ def _ouroboros(pair, gamma, store):
   """
   order = min(4, gamma + 2)
   pool = lookahead.Lookahead(pair.verifier.lm.vocab_size, 5, order, 5, 256)
-  warm = store and phrases.commonest(store.tokens, order, 128)
+  warm = store and phrases.commonest(store.tokens, order, 128, int(store.end))
   made = ouroboros.Ouroboros(pair.drafter.lm, pool, gamma)
   return made, (pair.drafter.params, warm)
 
@@ -253,35 +256,38 @@ _MASKS = dict(small=False, read=attached.masks,
               needs='a run of gin/train/pass.gin or space.gin')
 KINDS = dict(
     null=Kind(lambda pair, gamma, part: (null.Null(), None), False, False),
-    chain=Kind(_chain), tracking=Kind(_tracking), cascade=Kind(_cascade),
-    horizontal=Kind(_horizontal, q=False),
-    ouroboros=Kind(_ouroboros, read=_datastore),
+    chain=Kind(_chain), tracking=Kind(_tracking, even=False),
+    cascade=Kind(_cascade, even=False),
+    horizontal=Kind(_horizontal, q=False, even=False),
+    ouroboros=Kind(_ouroboros, read=_datastore, even=False),
     adaptive=Kind(_adaptive, read=_file(lambda x: costs.read(x).times),
-                  needs='step times of scripts/benchmark.py steps --output'),
+                  needs='step times of scripts/benchmark.py steps --output',
+                  even=False),
     tree=Kind(_tree, read=_file(lambda x: shapes.read(x).parents)),
     spectr=Kind(_spectr),
     specinfer=Kind(_specinfer, read=attached.whole,
                    needs='a second small model'),
     counts=Kind(_counts, small=False, read=_file(counted.read),
                 needs='a table of scripts/count_table.py'),
-    medusa=_attached(attached.medusa_tree, 'medusa', q=False),
-    **{'hydra++': _attached(attached.hydra_tree, 'hydra++', q=False)},
+    medusa=_attached(attached.medusa_tree, 'medusa'),
+    **{'hydra++': _attached(attached.hydra_tree, 'hydra++')},
     eagle=_attached(attached.eagle_chain, 'eagle'),
     eagle_tree=_attached(attached.eagle_grown, 'eagle_tree'),
     eagle3=_attached(attached.eagle_chain, 'eagle3'),
     eagle3_tree=_attached(attached.eagle_grown, 'eagle3_tree'),
     ngram=Kind(lambda pair, gamma, part: (ngram.NGram(gamma), None), False,
-               False),
+               False, even=False),
     jacobi=Kind(lambda pair, gamma, part: (jacobi.Jacobi(gamma), None), False,
                 False),
     lookahead=Kind(_lookahead, False, False),
     recycling=Kind(_recycling, False, False),
     space=Kind(attached.masks_behind_each, **_MASKS),
     rest=Kind(_rest, False, False, _datastore,
-              'a datastore of scripts/build_datastore.py'),
+              'a datastore of scripts/build_datastore.py', even=False),
     skip=Kind(_skip, small=False), exit=Kind(_exit, small=False),
     pipelined=Kind(_pipelined, small=False),
-    retrieved=Kind(_retrieved, small=False), triforce=Kind(_triforce),
-    sublayers=Kind(_sublayers, small=False, read=_skipped,
+    retrieved=Kind(_retrieved, small=False),
+    triforce=Kind(_triforce, even=False),
+    sublayers=Kind(_sublayers, small=False, read=_skipped, even=False,
                    needs='what scripts/search_layers.py wrote'),
     **{'pass': Kind(attached.masks_behind_root, **_MASKS)})

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from spec_cascades import decode
+from spec_cascades import stats
 from spec_cascades import types
 from spec_cascades import warp as warp_lib
 from spec_cascades.evaluation import timing
@@ -44,6 +45,21 @@ def _prefills(steps, spec, params, draft_params, prompt, keys):
     return read(jax.tree.map(lambda x: x + zero, prompt))
 
   return jax.lax.fori_loop(0, steps, body, _blank(jax.eval_shape(read, prompt)))
+
+
+@jax.jit
+def _round(spec, params, draft_params, found, keys, target, warp):
+  """What a first round makes of what a prefill has found.
+
+  In that round a drafter may do what it does once in a text.
+  """
+  cache, drafter, tokens, lengths = found
+  zero = jnp.zeros_like(lengths)
+  state = decode.State(
+      tokens, lengths, zero > 0, zero, keys, zero + spec.max_length, cache,
+      drafter, stats.zeros(len(lengths), spec.drafter.num_nodes))
+  state, _ = spec.step(params, draft_params, target, warp, state)
+  return state.cache, state.drafter, state.tokens, state.lengths
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -111,6 +127,8 @@ def seconds(loop: tuple[Any, Any, Any], prompt: types.Prompt,
     return out
 
   found = timed('prefill', _prefills, params, draft_params, prompt, keys)
+  found = jax.block_until_ready(
+      _round(spec, params, draft_params, found, keys, *chosen))
   draft = timed('drafting', _drafts, draft_params, found, keys, *chosen)
   logits = timed('verification', _scores, params, found[0], draft.tree)
   judged = draft.judged

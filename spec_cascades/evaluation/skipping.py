@@ -10,6 +10,7 @@ Reference: Zhang et al. (2023), https://arxiv.org/abs/2309.08168
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import pathlib
 from typing import Any, Callable, Mapping, Sequence
@@ -30,7 +31,7 @@ from spec_cascades.evaluation import forced
 from spec_cascades.evaluation import pairs
 from spec_cascades.models import skip
 
-NAME, TRIALS = 'skipped.json', 'trials.log'
+NAME, TRIALS, CALL = 'skipped.json', 'trials.log', 'search.json'
 GREEDY, VERSION = warp.Warp(0.), 1
 
 
@@ -116,7 +117,10 @@ class Search:
     model = pair.verifier
     self.lm, self.gamma, self.rows = model.lm, gamma, rows
     self._checkpoint = jax.tree.map(jnp.asarray, model.unpacked())
-    self._sha256 = model.sha256
+    texts = json.dumps([list(map(int, row)) for row in rows])
+    self._call = dict(
+        verifier=model.sha256, gamma=gamma, max_length=length,
+        texts=hashlib.sha256(texts.encode()).hexdigest())
     verifier = _Side(model.lm, model.lm.pack(self._checkpoint))
     self._pair = dataclasses.replace(pair, verifier=verifier)
     self.texts = own_texts(verifier, rows, length, pair.vocabulary.ends[0])
@@ -153,11 +157,13 @@ class Search:
       progress: `tqdm` or something called like it.
 
     Raises:
-      ValueError: optuna is not installed.
+      ValueError: optuna is not installed, or the directory has the trials of
+        another verifier, of other texts or lengths.
     """
     optuna = _optuna()
     place = pathlib.Path(directory).expanduser()
     place.mkdir(parents=True, exist_ok=True)
+    _claim(place, self._call)
     kept = optuna.storages.JournalStorage(
         optuna.storages.journal.JournalFileBackend(str(place / TRIALS)))
     study = optuna.create_study(
@@ -178,12 +184,28 @@ class Search:
       study.optimize(judge, n_trials=1)
     best = study.best_trial
     chosen = [part for key, part in named.items() if best.params[key]]
-    found = dict(version=VERSION, verifier=self._sha256,
+    found = dict(version=VERSION, verifier=self._call['verifier'],
                  gamma=self.gamma, skipped=chosen, speedup=best.value,
                  tokens_per_call=self.tokens_per_call(chosen),
                  trials=len(study.trials))
     files.write_atomically(place / NAME, json.dumps(found, indent=1) + '\n')
     return found
+
+
+def _claim(place, call):
+  """Notes whose trials a directory has; refuses those of another call."""
+  path, before = place / CALL, {}
+  if path.is_file():
+    try:
+      before = dict(json.loads(path.read_text(encoding='utf-8')))
+    except (ValueError, TypeError):
+      pass
+  elif not (place / TRIALS).is_file():
+    before = call
+  if other := sorted(x for x in call if before.get(x) != call[x]):
+    raise ValueError(f'The trials in {place} are of another call, with another '
+                     f'{", ".join(other)}; give another output.')
+  files.write_atomically(path, json.dumps(call) + '\n')
 
 
 def read(path: str, verifier: str, lm: Any) -> tuple[skip.Sublayer, ...]:

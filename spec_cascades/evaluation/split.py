@@ -18,6 +18,7 @@ from typing import Any, Callable, Sequence
 
 import jax
 
+from spec_cascades.evaluation import drafting
 from spec_cascades.evaluation import parts as parts_lib
 from spec_cascades.evaluation import points as points_lib
 from spec_cascades.evaluation import programs as programs_lib
@@ -26,7 +27,6 @@ from spec_cascades.evaluation import summary
 from spec_cascades.evaluation import timing
 
 SCHEMA = 1
-UNEVEN = ('ngram',)           # drafters that may have nothing to propose
 REPEATS = 5
 # Cases whose programs are there at a time. A process of Linux may have 65,530
 # memory maps, and XLA takes hundreds for a program on a CPU.
@@ -81,9 +81,10 @@ class Split:
 def fits(point: points_lib.Point, programs: programs_lib.Programs) -> bool:
   """Whether a decode at a point is rounds of parts that cost the same.
 
-  The loops of baselines are not, nor are those whose drafts may be empty.
+  The loops of baselines are not, nor are those of drafters that are not even.
   """
-  return point.drafter not in UNEVEN and not programs.name(point).baseline
+  even = not point.drafter or drafting.split(point.drafter)[0].even
+  return even and not programs.name(point).baseline
 
 
 def measure(run: Any, programs: programs_lib.Programs, keys: Sequence[str],

@@ -6,9 +6,9 @@ import pytest
 
 from spec_cascades import decode, targets, types, verify
 from spec_cascades.drafters import (
-    adaptive, chain, early_exit, horizontal, lookahead, ngram, null,
+    adaptive, chain, early_exit, horizontal, lookahead, masked, ngram, null,
     recycling, tree, vertical)
-from spec_cascades.models import prefill, toy
+from spec_cascades.models import masks, prefill, toy
 from spec_cascades.warp import Warp
 from tests.common import (
     LEVEL, LM, P, Q, ROWS, joint, keys, p_value, prompt, tally)
@@ -150,6 +150,7 @@ def test_each_learns_of_its_own_drafts_only():
 
 SMALL_TREE = tree.Tree(LM, (-1, 0, 0))
 EARLY = early_exit.EarlyExit(chain.Chain(LM, 2), 1)
+MASKS = masks.Masked(LM, masks.MasksConfig(1))
 
 
 @pytest.mark.parametrize('drafter,params,rule,match', [
@@ -163,7 +164,11 @@ EARLY = early_exit.EarlyExit(chain.Chain(LM, 2), 1)
      'Horizontal got Tree, which has no `lagging`; allowed'),
     (BOTH(vertical.Vertical(LM, SMALL_TREE, 2), LOOKUP), ((Q, Q), None),
      LOSSLESS, 'Vertical got Tree, which has no `lagging`; allowed'),
-    (BOTH(chain.Chain(LM, 1), EARLY), (Q, Q), LOSSLESS, 'put it first')])
+    (BOTH(chain.Chain(LM, 1), EARLY), (Q, Q), LOSSLESS, 'put it first'),
+    (BOTH(chain.Chain(LM, 1), masked.PaSS(MASKS, 2)), (Q, Q), LOSSLESS,
+     'PaSS drafts on the verifier.s cache, .* put it first'),
+    (BOTH(chain.Chain(LM, 1), LOOKUP), dict(model=Q, heads=Q), LOSSLESS,
+     'draft_params is a dict; allowed: for Horizontal a tuple of 2, the')])
 def test_what_does_not_go_together_is_refused(drafter, params, rule, match):
   spec = decode.GenSpecSample(LM, drafter, 12, eos=-1)
   with pytest.raises(ValueError, match=match):

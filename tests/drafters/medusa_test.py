@@ -12,7 +12,7 @@ from spec_cascades.drafters import medusa, null, paths
 from spec_cascades.models import heads, toy
 from spec_cascades.warp import Warp
 from tests.common import (
-    LEVEL, LM, P, ROWS, joint, keys, p_value, prompt, tally)
+    LEVEL, LM, P, ROWS, joint, keys, p_value, prompt, select, tally)
 
 LOSSLESS = targets.Lossless()
 PROMPT = types.Prompt(jnp.array([[3, 1, 4, 1], [2, 0, 0, 0], [0, 4, 2, 0]]),
@@ -160,6 +160,30 @@ def test_sampled_rows_follow_the_exact_joint():
   assert p_value(tally(state), joint(target, Warp(.9))) < LEVEL
 
 
+@pytest.mark.slow
+def test_a_round_follows_pi_of_the_spare_heads_q():
+  """q at the root is that of head 1, and at drafts of depth 1 of head 2."""
+  target, warp = targets.TokenV3(.5), Warp(.8)
+  lm = heads.Headed(LM, heads.HeadsConfig(2, sequential=True))
+  fresh = lm.fresh(P, jax.random.key(0))
+  params = dict(model=P, heads=jax.tree.map(
+      lambda a, b: .8 * a + .2 * b, fresh, made(lm.heads, LM)[1]['heads']))
+  spec = decode.GenSpecSample(LM, medusa.Medusa(lm, ((0,), (2,))), 6, eos=-1)
+  state = INIT(spec, P, lm.pack(params), prompt(ROWS), keys(ROWS))
+  state, seen = STEP(spec, P, lm.pack(params), target, warp, state)
+  pi = np.asarray(target(select(seen.draft.prediction, 0),
+                         warp(seen.logits[0])).pi)
+  law, counts = np.zeros((5, 6)), np.zeros((5, 6))      # second: 5 is none yet
+  law[:, 5] = pi[0]
+  for node, token in enumerate(seen.draft.tree.tokens[0, 1:].tolist(), 1):
+    law[token] = [*pi[0, token] * pi[node], 0]
+  first, second = np.asarray(state.tokens[:, 3:5]).T
+  np.add.at(counts, (first, np.where(state.lengths > 4, second, 5)), 1)
+  assert p_value(counts, law) > LEVEL
+  plain = np.asarray(warp(seen.logits[0]).probs[0])     # as without q
+  assert p_value(counts, law * (plain / pi[0])[:, None]) < LEVEL
+
+
 ACCURACIES = st.lists(st.lists(st.integers(0, 9), min_size=3, max_size=3),
                       min_size=1, max_size=3)
 
@@ -218,9 +242,14 @@ def test_what_makes_no_draft_is_refused(make, match):
 
 def test_rules_that_read_q_need_one_more_head_and_block_needs_chains():
   lm, params = made(HEADS['medusa'])
+  def run(tree, alpha):
+    spec = decode.GenSpecSample(TOY, medusa.Medusa(lm, tree), 24, eos=-1)
+    return spec(params['model'], lm.pack(params), PROMPT, keys(3),
+                targets.Chow(alpha), Warp(0.))
+
   with pytest.raises(ValueError, match='needs q'):
-    spec = decode.GenSpecSample(TOY, medusa.Medusa(lm, TREE), 24, eos=-1)
-    spec(params['model'], lm.pack(params), PROMPT, keys(3), targets.Chow(.3),
-         Warp())
+    run(TREE, .3)
+  want = decoded(lm, params, null.Null())               # which defers always
+  np.testing.assert_array_equal(run(TREE[:-1], -1.).tokens, want.tokens)
   with pytest.raises(ValueError, match='Block does not support'):
     decoded(lm, params, medusa.Medusa(lm, TREE), verify=verify.Block())

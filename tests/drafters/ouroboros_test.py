@@ -101,6 +101,12 @@ def test_a_pool_begins_with_the_commonest_phrases():
   assert lengths[1].tolist() == [2, 0] and tokens[1, 0].tolist() == [1, 2]
   with pytest.raises(ValueError, match='up to 12 of 3 tokens'):
     TABLES.init((Q, warm[:, :2]), prompt(2), None, 9)
+  kept = phrases.commonest(text, 3, 9, end=1)         # of 0, 2 0 and 2 4
+  assert kept.shape == (0, 3)
+  texts = np.array([0, 3, 2, 1, 0, 3, 2, 4, 1])
+  assert phrases.commonest(texts, 3, 9, 1).tolist() == [[3, 2, 4], [0, 3, 2]]
+  empty = TABLES.init((Q, kept), prompt(2), None, 9)
+  assert empty.inner.ring.filled.tolist() == [0, 0]
   with pytest.raises(ValueError, match='at least 3'):
     phrases.commonest(text[:2], 3, 2)
 

@@ -69,6 +69,19 @@ def test_the_commonest_beginnings_are_drafted():
       (3,), (3, 3), (3, 3, 3), (0,), (0, 0)]
 
 
+def test_nothing_is_drafted_from_the_end_of_a_text_on():
+  """Texts 1 2 3, 1 2 and 1 2 4 4, each with its end, 9."""
+  text = np.array([1, 2, 3, 9, 1, 2, 9, 1, 2, 4, 4, 9])
+  for end, want in ((9, [(3,), (4,), (4, 4)]), (-1, [
+      (3,), (3, 9), (3, 9, 1), (4,), (4, 4), (4, 4, 9), (9,), (9, 1),
+      (9, 1, 2)])):
+    tokens, lengths = FOLLOWS(suffixes.index(text, end),
+                              jnp.array([1, 2, 0]), jnp.int32(2))
+    got = {tuple(row[:n]) for row, most in zip(tokens[0].tolist(), lengths[0])
+           for n in range(1, most + 1)}
+    assert sorted(got) == want
+
+
 def test_nothing_known_drafts_nothing():
   ctx = types.Context(jnp.full((1, 4), 9), jnp.array([3]), None, Warp(), False)
   draft, _ = DRAFTER.propose(STORE, (), ctx, keys(1))

@@ -6,7 +6,7 @@ import pytest
 
 from spec_cascades import decode, exact, targets, types, verify
 from spec_cascades.drafters import specinfer, tree
-from spec_cascades.models import prefill
+from spec_cascades.models import prefill, table
 from spec_cascades.warp import Warp, sample
 from tests.common import (
     LEVEL, LM, P, Q, ROWS, SHARP, assert_same_slots, joint, keys, p_value,
@@ -130,9 +130,18 @@ def test_what_cannot_be_drafted_is_refused():
     specinfer.SpecInfer((LM, LM), (TREES[0],))
   with pytest.raises(ValueError, match="law 'given' of SpecInfer"):
     specinfer.SpecInfer((LM,), (TREES[0],), 'given')
+  with pytest.raises(ValueError, match='got models of 5, 7 tokens; allowed'):
+    specinfer.SpecInfer((LM, table.Table(7)), TREES)
   with pytest.raises(ValueError, match='laws of one model'):
     exact.law(lambda _: np.zeros(5), lambda _: np.zeros(5), LOSSLESS, Warp(),
               drafts=exact.Drafts((-1, 0, 0), 'given'))
   spec = decode.GenSpecSample(LM, DRAFTER, 20, verify.KSeq(), eos=-1)
   with pytest.raises(ValueError, match="KSeq does not support 'given'"):
     spec(P, (Q, OTHER), prompt(1), keys(1), LOSSLESS, Warp())
+
+
+@pytest.mark.parametrize('params', [(Q,), (Q, OTHER, P), dict(model=Q)])
+def test_each_model_has_to_have_its_parameters(params):
+  """With too few, nodes of the others had no law at all."""
+  with pytest.raises(ValueError, match='for SpecInfer a tuple of 2, the'):
+    DRAFTER.init(params, prompt(1), None, 9)

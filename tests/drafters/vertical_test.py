@@ -5,8 +5,10 @@ import numpy as np
 import pytest
 
 from spec_cascades import decode, targets, types
-from spec_cascades.drafters import adaptive, chain, ngram, null, vertical
-from spec_cascades.models import prefill, toy
+from spec_cascades.drafters import (
+    adaptive, chain, eagle, eagle_tree, lookahead, medusa, ngram, null,
+    ouroboros, space, triforce, vertical)
+from spec_cascades.models import features, heads, masks, prefill, toy
 from spec_cascades.warp import Warp
 from tests.common import (
     LEVEL, LM, P, Q, ROWS, assert_same_slots, joint, keys, p_value, prompt,
@@ -95,3 +97,33 @@ def test_what_is_not_finite_in_the_small_model_is_a_fault():
   state = spec(P, (Q.at[2, 3].set(jnp.nan), None), prompt(2), keys(2),
                LOSSLESS, Warp())
   assert state.fault.tolist() == [1, 1]
+
+
+BESIDE = heads.Headed(LM, heads.HeadsConfig(2))
+LAYER = features.Featured(LM, features.FeatureConfig(1, 4, 8))
+MASKS = masks.Masked(LM, masks.MasksConfig(2))
+
+
+@pytest.mark.parametrize('inner', [
+    medusa.Medusa(BESIDE, ((0,),)), eagle.Eagle(LAYER, 2),
+    eagle_tree.EagleTree(LAYER, 2, 2, 2), space.Space(MASKS, 2)],
+                         ids=lambda x: type(x).__name__)
+@pytest.mark.parametrize('make', [
+    lambda inner: vertical.Vertical(LM, inner, 3),
+    lambda inner: triforce.TriForce(LM, 3, inner)],
+                         ids=['Vertical', 'TriForce'])
+def test_what_follows_the_models_states_drafts_for_no_inner_model(make, inner):
+  """Its state would stay behind drafts that are rejected."""
+  what = f'got {type(inner).__name__}, which has no `lagging`; allowed'
+  with pytest.raises(ValueError, match=what):
+    make(inner).init((Q, Q), PROMPT, None, 20)
+
+
+@pytest.mark.parametrize('drafter', [
+    DRAFTER, triforce.TriForce(LM, 3), ouroboros.Ouroboros(
+        LM, lookahead.Lookahead(5, 2, 3, 2, 8), 2)],
+                         ids=lambda x: type(x).__name__)
+def test_one_models_parameters_are_no_pair(drafter):
+  what = f'is a dict; allowed: for {type(drafter).__name__} a tuple of 2'
+  with pytest.raises(ValueError, match=what):
+    drafter.init(dict(model=Q, heads=Q), PROMPT, None, 20)

@@ -98,6 +98,28 @@ def test_a_tree_that_was_chosen_is_drafted(place):
   assert drafter.paths == ((0,), (0, 0))
 
 
+@pytest.mark.parametrize('gamma,refused', [(1, False), (2, True)])
+@pytest.mark.parametrize('name', ['medusa:{}/part/shared',
+                                  'hydra++:{}/part/prefix'])
+def test_rules_that_read_q_take_a_head_that_is_spare(
+    place, name, gamma, refused):
+  """2 heads: a tree 1 deep leaves one for the leaf, 2 deep none."""
+  name, rule = name.format(place), targets.Chow(.3)
+  drafting.check_name(name, rule, gamma)
+  pair = drafting.supplied(load(place), [(name, gamma)])
+  drafter, params = drafting.make(name, pair, gamma)
+  spec = decode.GenSpecSample(drafting.verifier(pair, drafter), drafter, 24)
+  row = pair.vocabulary.encode(SOURCES[0])[:20]
+  step = lambda: jax.eval_shape(
+      decode.run, spec, pair.verifier.params, params, pair.prompt([row], 20),
+      decode.row_keys(0, [0]), rule, warp.Warp(1.))
+  if refused:
+    with pytest.raises(ValueError, match='Chow on .* needs q, but .* has none'):
+      step()
+  else:
+    assert step().tokens.shape == (1, 24)
+
+
 def test_the_pairs_dtype_is_that_of_its_part(place):
   pair = load(place, dtype='bfloat16')
   for kind, name in (('heads', 'medusa'), ('fused', 'eagle3'),

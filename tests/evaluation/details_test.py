@@ -5,12 +5,15 @@ import itertools
 import json
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from sweep_run_test import Bar
 
 from spec_cascades import baselines
+from spec_cascades import decode
 from spec_cascades import targets
+from spec_cascades.drafters import space
 from spec_cascades.evaluation import details
 from spec_cascades.evaluation import origins
 from spec_cascades.evaluation import parts
@@ -21,6 +24,9 @@ from spec_cascades.evaluation import results
 from spec_cascades.evaluation import split
 from spec_cascades.evaluation import sweep as sweep_lib
 from spec_cascades.evaluation import timing
+from spec_cascades.models import masks
+from spec_cascades.warp import Warp
+from tests.common import LM, P, keys, prompt
 
 CURVES = (points.Curve(targets.Chow, (.3,)),)
 
@@ -239,8 +245,25 @@ def test_bad_settings(plain, changes):
 def test_loops_whose_rounds_differ_in_cost_have_no_split():
   curves = [points.Curve(targets.Lossless, temperatures=(0.,)),
             points.Curve(targets.Lossless, (), (0.,), 'ngram', 'copying'),
+            points.Curve(targets.Lossless, (), (0.,), 'rest:x', 'REST'),
+            points.Curve(targets.Lossless, (), (0.,), 'tracking', 'stopping'),
             points.Curve(baselines.SeqCascade, (.5,), (0.,))]
   made = programs_lib.Programs(None, curves)
   fit = {x.method: split.fits(x, made) for x in points.expand(curves, gamma=2)}
   assert fit == dict(verifier=True, drafter=True, SpecDecode=True,
-                     copying=False, SeqCascade=False)
+                     copying=False, REST=False, stopping=False,
+                     SeqCascade=False)
+
+
+def test_what_is_done_once_a_text_is_no_part_of_a_draft(monkeypatch):
+  """SPACE reads its first draft in a pass of its own."""
+  beside = dict(model=P, heads=dict(embedding=jax.random.dirichlet(
+      jax.random.key(5), jnp.full(5, .3), (3,))))
+  drafter = space.Space(masks.Masked(LM, masks.MasksConfig(3)), 2)
+  loop = decode.GenSpecSample(LM, drafter, 20, eos=-1), P, beside
+  seen, drafts = [], parts._drafts
+  monkeypatch.setattr(parts, '_drafts', lambda *args: (
+      seen.append(drafts(*args)), seen[-1])[1])
+  took = parts.seconds(loop, prompt(1), keys(1), (targets.Lossless(), Warp()))
+  assert set(took) == set(parts.PARTS)
+  assert [draft.calls.tolist() for draft in seen] == [[0]]

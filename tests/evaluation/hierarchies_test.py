@@ -25,12 +25,15 @@ def model(name):
 @pytest.fixture(scope='module')
 def pair():
   return pairs.Pair(model('gemma2'), model('gemma1'), None, '',
-                    {'ouroboros:x': pairs.Part(STORE, '')})
+                    {name: pairs.Part(part, '') for name, part in {
+                        'ouroboros:x': STORE, 'rest:x': STORE,
+                        'sublayers:x': ((0, 'mlp'),)}.items()})
 
 
 @pytest.mark.parametrize('name', [
     'horizontal', 'ouroboros', 'ouroboros:x', 'pipelined', 'retrieved',
-    'triforce'])
+    'triforce', 'cascade', 'tracking', 'sublayers:x', 'rest:x', 'ngram',
+    'lookahead', 'recycling', 'jacobi', 'chain', 'tree', 'spectr', 'exit'])
 def test_they_fit_the_loop_and_the_rules_that_they_say(pair, name):
   for gamma in (1, 6, 3):
     drafter, params = drafting.make(name, pair, gamma)
@@ -43,6 +46,10 @@ def test_they_fit_the_loop_and_the_rules_that_they_say(pair, name):
       pair.verifier.params, params)
   assert state.tokens.shape == (2, 20)
   assert seen.draft.tree.tokens.shape == (2, drafter.num_nodes)
+  # A round costs what another does if as much is scored, and drafted.
+  full = seen.draft.full or seen.draft.scratch > 0
+  drafted = name in ('cascade', 'triforce')              # in inner rounds
+  assert drafting.split(name)[0].even == (full and not drafted)
 
 
 def test_a_part_of_a_cache_is_that_of_a_decoder(pair):

@@ -92,6 +92,22 @@ def test_a_search_finds_what_is_best_of_its_trials_and_goes_on(
   assert params is pair.verifier.params
 
 
+@pytest.mark.parametrize('what', ['verifier', 'texts', 'max_length', 'gamma'])
+def test_the_trials_of_another_call_are_not_gone_on_with(
+    search, tmp_path, what):
+  skipping._claim(tmp_path, search._call)
+  (tmp_path / skipping.TRIALS).touch()
+  skipping._claim(tmp_path, search._call)               # the same goes on
+  other = _with(search, search.times)
+  other._call = {**search._call, what: 'other'}
+  with pytest.raises(ValueError, match=f'with another {what}; give another'):
+    other(str(tmp_path), 3)
+  (tmp_path / skipping.CALL).unlink()                   # whose is not known
+  with pytest.raises(ValueError, match='gamma, max_length, texts, verifier;'):
+    search(str(tmp_path), 3)
+  assert not (tmp_path / skipping.TRIALS).read_bytes()
+
+
 @pytest.mark.parametrize('change,what', [
     (lambda x: x.update(verifier='other'), 'another verifier'),
     (lambda x: x.pop('skipped'), "can't be read"),

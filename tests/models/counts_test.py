@@ -170,6 +170,15 @@ def test_a_table_is_saved_and_drafted_with(tmp_path):
   path.write_bytes(b'x')
   with pytest.raises(ValueError, match='does not hold a table of counts'):
     drafting.make(name, pair, 3)
+  np.save(tmp_path / 'one.npy', np.zeros(5))
+  with pytest.raises(ValueError, match='of counts: it is one array. Give a f'):
+    drafting.make(f'counts:{tmp_path}/one.npy', pair, 3)
+
+
+def test_rows_of_several_texts_are_not_counted():
+  corpus = python_types.SimpleNamespace(packed=True)
+  with pytest.raises(ValueError, match='packed=True to count; allowed: texts'):
+    next(counted.texts(corpus, LM))
 
 
 @pytest.mark.parametrize('make,match', [

@@ -138,6 +138,25 @@ def test_a_run_can_be_made(name, folder):
   assert run.model_dir.startswith(('~/.cache/spec_cascades/runs/', 'runs/'))
 
 
+def whole(name):
+  """The text of a file, with what it includes."""
+  text = (ROOT / f'gin/train/{name}.gin').read_text(encoding='utf-8')
+  return ''.join([text, *map(whole, re.findall(
+      r"^include 'gin/train/(\w+)\.gin'", text, re.MULTILINE))])
+
+
+@pytest.mark.parametrize('name', RUNS)
+def test_names_in_capitals_reach_the_run(name, folder):
+  """Also those of a file that includes the one that uses them."""
+  wanted = dict(STEPS=10, PEAK=.5, MODEL_DIR='runs/x')
+  wanted = {x: to for x, to in wanted.items() if f'\n{x} =' in whole(name)}
+  configure(name, folder, *(f'{x} = {to!r}' for x, to in wanted.items()))
+  run = _cli.call(loop.Run)
+  found = dict(STEPS=run.recipe.steps, PEAK=run.recipe.peak,
+               MODEL_DIR=run.model_dir)
+  assert {x: found[x] for x in wanted} == wanted
+
+
 @pytest.mark.parametrize('name', WRITERS)
 def test_a_corpus_can_be_begun(name, folder):
   """Arguments are those of the function, and the texts go with the model."""
