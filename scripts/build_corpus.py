@@ -36,7 +36,8 @@ def _parser() -> argparse.ArgumentParser:
 def main(args: Sequence[str]) -> None:
   """Builds every corpus and prints its summary as JSON."""
   flags = _parser().parse_args(args)
-  for name in flags.corpora.split(','):
+  names = [corpus.find(name).name for name in flags.corpora.split(',')]
+  for name in names:
     summary = corpus.build(name, cache_dir=flags.cache_dir,
                            refresh=flags.refresh)
     print(json.dumps(summary, indent=2, ensure_ascii=False), flush=True)

@@ -2,11 +2,12 @@
 #
 # Sourced by the other scripts, from the repository's root:
 #   . scripts/setup.sh requirements.txt
-# PYTHON names another interpreter (3.11 or newer) than python3.
+# PYTHON names another interpreter (3.11 to 3.13) than python3.
 _requirements=$1
 _python=${PYTHON:-python3}
-if ! "$_python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
-  echo "setup: $_python is $("$_python" -V 2>&1); Python 3.11 or newer is" \
+if ! "$_python" -c \
+    'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))'; then
+  echo "setup: $_python is $("$_python" -V 2>&1); Python 3.11, 3.12 or 3.13 is" \
     "needed: set PYTHON=/path/to/python3.11" >&2
   exit 2
 fi

@@ -124,12 +124,13 @@ def several(path: pathlib.Path) -> list[Job]:
   module = importlib.util.module_from_spec(spec)
   try:
     spec.loader.exec_module(module)
-  except (SyntaxError, ImportError, NameError, AttributeError) as error:
-    raise ValueError(f'{path} is not Python that runs: '
-                     f'{type(error).__name__}: {error}') from None
-  if 'get_sweep' not in vars(module):
+    make = getattr(module, 'get_sweep', None)
+    sweeps = make and make()
+  except Exception as error:  # pylint: disable=broad-exception-caught
+    raise ValueError(f'{path} does not run: {type(error).__name__}: {error}'
+                     ) from None
+  if make is None:
     raise ValueError(f'{path} has no get_sweep(); see configs/gammas.py.')
-  sweeps = module.get_sweep()
   if not (isinstance(sweeps, (list, tuple)) and all(
       isinstance(x, (list, tuple)) and len(x) == 3 for x in sweeps)):
     raise ValueError(f'get_sweep() of {path} gives {sweeps!r}; allowed: a list '

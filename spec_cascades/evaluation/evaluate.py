@@ -67,14 +67,15 @@ class Evaluation:
   loggers: Sequence[Any] = ()
 
   def __post_init__(self):
+    points_lib.check_curves(self.curves)
     sweep.check_paths(self)
     if isinstance(self.task, str) or not hasattr(self.task, 'tasks'):
       raise ValueError(f'Got task={self.task!r}; allowed: '
                        '@seqio_tasks.Registered() or @sources.Public().')
-    count = lambda name, value, low=1: check.interval(
-        name, value, low, 2**31 - 1, whole=True, hint='It is a whole number.')
+    count = lambda name, value: check.interval(
+        name, value, 1, 2**31 - 1, whole=True, hint='It is a whole number.')
     count('batch', self.batch)
-    count('seed', self.seed, 0)
+    check.interval('seed', self.seed, 0, 2**32 - 1, whole=True)
     if self.examples is not None:
       count('examples', self.examples)
     sweep.check_buckets(self.buckets)

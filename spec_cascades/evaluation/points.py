@@ -40,9 +40,7 @@ class Curve:
   gammas: tuple[int, ...] = ()
 
   def __post_init__(self):
-    if not isinstance(self.rule, type):
-      raise ValueError(f'Got rule={self.rule!r}; allowed: a class, such as '
-                       '@targets.Chow in gin.')
+    rules.check_class(self.rule)
     if not isinstance(self.drafter, str):
       raise ValueError(f'Got drafter={self.drafter!r}; allowed: the name of a '
                        "kind, such as 'chain'.")
@@ -79,14 +77,24 @@ class Point:
     return bool(self.drafter) and self.rule.split('(')[0] not in UNJUDGED
 
 
+def check_curves(curves: Any) -> None:
+  """Raises ValueError for what is no list of curves."""
+  if not (isinstance(curves, (tuple, list))
+          and all(isinstance(x, Curve) for x in curves)):
+    raise ValueError(f'Got curves={curves!r}; allowed: a list of curves, such '
+                     'as [@lossless/points.Curve()] in gin.')
+
+
 def expand(curves: Sequence[Curve], *, gamma: int, top_p: float = 1.0,
            top_k: int = 0, alone: Sequence[str] = (VERIFIER, DRAFTER)
            ) -> list[Point]:
   """All points: the models alone at each temperature, then the curves'.
 
   Raises:
-    ValueError: A number outside its domain, a point twice, or too many.
+    ValueError: A number outside its domain, a point twice, too many, or two
+      rules of one name.
   """
+  rules.check_names(curve.rule for curve in curves)
   heats = {float(t): None for curve in curves for t in curve.temperatures}
   warp = dict(top_k=top_k, top_p=float(top_p))
   points = [Point(model, '', None, heat, gamma=0, drafter='', model=model,

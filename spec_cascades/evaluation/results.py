@@ -25,10 +25,10 @@ ENGINE = ('*.py', 'targets/*.py', 'models/*.py', 'drafters/*.py',
             for name in ('gguf_tokenizers', 'public_datasets', 'templates',
                          'tokenizers', 'words')),
           *(f'evaluation/{name}.py' for name in (
-              'answers', 'asking', 'attached', 'confine', 'drafting',
-              'examples', 'kinds', 'metrics', 'pairs', 'programs',
-              'public_examples', 'qualities', 'rules', 'sandbox', 'sources',
-              'text')))
+              'answers', 'asking', 'attached', 'confine', 'costs', 'counted',
+              'datastores', 'drafting', 'examples', 'kinds', 'meshes',
+              'metrics', 'pairs', 'programs', 'public_examples', 'qualities',
+              'rules', 'sandbox', 'shapes', 'skipping', 'sources', 'text')))
 APART = ('fatal.py', 'hosts.py', 't5x_models.py')     # they decide nothing
 
 

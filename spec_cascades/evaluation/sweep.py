@@ -5,6 +5,7 @@ import dataclasses
 import pathlib
 from typing import Any, Callable, Sequence
 
+from spec_cascades import check
 from spec_cascades import hosts
 from spec_cascades.evaluation import asking as asking_lib
 from spec_cascades.evaluation import choosing
@@ -97,6 +98,8 @@ class Sweep:
   def __post_init__(self):
     if not isinstance(self.seed, int) or self.seed < 0:
       raise ValueError(f'Got seed={self.seed}; allowed: whole numbers from 0.')
+    check.interval('seed', self.seed, 0, 2**32 - 1, whole=True)
+    points_lib.check_curves(self.curves)
     check_paths(self)
     if not isinstance(self.data, str) and (
         isinstance(self.data, type) or not hasattr(self.data, 'read')):

@@ -50,7 +50,7 @@ class Settings:
     target = rules.make(self.rule, self.alpha)
     drafting.check_name(self.drafter, target, self.gamma)
     rules.check_sampling(self.temperature, self.top_p, self.top_k)
-    check.interval('seed', self.seed, 0, 2**32 - 1)
+    check.interval('seed', self.seed, 0, 2**32 - 1, whole=True)
     check.interval('max_length', self.max_length, 1, 10**6,
                    hint='It counts output tokens.')
 

@@ -176,6 +176,8 @@ def test_decoding_is_what_seqio_calls_a_metric_with_statistics(run):
 @pytest.mark.parametrize('changes,message', [
     (dict(batch=0), 'batch is 0'), (dict(examples=-1), 'examples is -1'),
     (dict(seed=.5), 'seed is 0.5'), (dict(buckets=((1, 9),)), 'bucket'),
+    (dict(seed=2**32), 'seed is 4294967296'),
+    (dict(curves=CURVES[0]), 'allowed: a list of curves'),
     (dict(buckets=((9, 20),)), 'the widest bucket takes 9'),
     (dict(verifier='nowhere'), 'No checkpoint'),
     (dict(verifier=5), 'verifier=5; allowed: a path'),

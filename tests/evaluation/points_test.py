@@ -1,8 +1,12 @@
 """The grid, its names, and what it refuses."""
+import dataclasses
 import math
 
+import flax
 import pytest
 
+from spec_cascades import baselines
+from spec_cascades import struct
 from spec_cascades import targets
 from spec_cascades.evaluation import points
 from spec_cascades.evaluation import rules
@@ -12,6 +16,16 @@ Curve = points.Curve
 
 def expand(*curves, **kwargs):
   return points.expand(curves, **{'gamma': 5, **kwargs})
+
+
+def own(decorate=struct.dataclass, base=struct.Fixed, *, name='Own',
+        **members):
+  """A class of rules that is not the package's."""
+  members = {'uses_q': False, '__call__': targets.Lossless.__call__,
+             '__module__': __name__, **members}
+  made = type(name, (base,), {
+      key: x for key, x in members.items() if x is not None})
+  return decorate(made) if decorate else made
 
 
 def test_both_models_alone_run_at_every_temperature():
@@ -50,10 +64,50 @@ def test_bad_points_are_refused_in_one_line(curve, kwargs, what):
 @pytest.mark.parametrize('fields, what', [
     (dict(rule='Chow'), "rule='Chow'; allowed: a class"),
     (dict(rule=targets.Lossless()), 'allowed: a class'),
+    (dict(rule=targets.Choice), 'Choice; allowed: one rule'),
+    (dict(rule=Curve), 'Curve, which has no uses_q of True or'),
+    (dict(rule=own(None)), 'Own, which has no @struct.dataclass; allowed'),
+    (dict(rule=own(None, targets.Diff)), 'no @struct.dataclass of spec_'),
+    (dict(rule=own(dataclasses.dataclass)), 'no @struct.dataclass of spec_'),
+    (dict(rule=own(flax.struct.dataclass)), 'Own is a flax.struct.dataclass'),
+    (dict(rule=own(__annotations__={'share': float})), 'no default for each'),
+    (dict(rule=own(__call__=None)), 'no __call__'),
+    (dict(rule=own(base=object)), 'no validate'),
+    (dict(rule=own(alpha=.5, __annotations__={'alpha': float})), 'no domain'),
     (dict(rule=targets.Lossless, drafter=5), 'drafter=5; allowed')])
 def test_a_curve_of_something_else_is_refused(fields, what):
-  with pytest.raises(ValueError, match=what):
+  with pytest.raises(ValueError, match=what) as error:
     Curve(**fields)
+  assert '\n' not in str(error.value)
+
+
+def test_a_curve_takes_a_rule_of_ones_own():
+  assert [p.rule for p in expand(Curve(own(), temperatures=(0.,)))] == [
+      '', '', 'Own']
+
+
+@pytest.mark.parametrize('some', [
+    (own(), own()), (own(name='SeqCascade'),), (own(name='Diff'),),
+    (targets.Diff, own(name='Diff'))], ids=lambda x: len(x))
+def test_two_rules_of_one_name_are_refused(some):
+  """Or one of them would be decoded in place of the other."""
+  with pytest.raises(ValueError, match='two rules named .* Rename') as error:
+    expand(*(Curve(rule, drafter='chain', name=str(i))
+             for i, rule in enumerate(some)))
+  assert '\n' not in str(error.value)
+
+
+def test_a_rule_may_have_several_curves():
+  rule = own()
+  assert len(expand(Curve(rule), Curve(rule, name='again'))) == 8
+  assert expand(*(Curve(baselines.SeqCascade, (.5,), name=x) for x in 'ab'))
+
+
+@pytest.mark.parametrize('curves', [
+    Curve(targets.Lossless), [targets.Lossless], 'all', None])
+def test_what_is_no_list_of_curves_is_refused(curves):
+  with pytest.raises(ValueError, match='allowed: a list of curves'):
+    points.check_curves(curves)
 
 
 def test_rules_have_names_and_defaults():

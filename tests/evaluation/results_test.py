@@ -1,4 +1,5 @@
 """Rows, content keys and the journal survive what happens to files."""
+import ast
 import dataclasses
 import importlib
 import json
@@ -66,6 +67,13 @@ def test_the_digest_is_of_the_code_that_decides(tmp_path, monkeypatch, name,
   path = sources / name
   path.write_text(path.read_text() + '# another line\n')
   assert (results.code_digest.__wrapped__() != before) == changes
+
+
+def test_the_digest_is_of_all_that_makes_drafters():
+  tree = ast.parse((results.ROOT / 'evaluation/kinds.py').read_text())
+  names = {x.name for node in tree.body if isinstance(node, ast.ImportFrom)
+           and node.module == 'spec_cascades.evaluation' for x in node.names}
+  assert names and {f'evaluation/{x}.py' for x in names} <= set(results.ENGINE)
 
 
 def test_content_key_is_pinned():

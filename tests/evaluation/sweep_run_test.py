@@ -146,8 +146,9 @@ def test_inputs_that_do_not_fit_are_refused(sweep, tmp_path):
     with pytest.raises(ValueError, match=what):
       sweep_lib.Run(dataclasses.replace(
           sweep, output_dir=str(tmp_path / 'out'), **changes))
-  for bad in (dict(seed=-1), dict(examples=0), dict(timed=0), dict(batch=.5),
-              dict(timed_batch=0), dict(timed_batch=None),
+  for bad in (dict(seed=-1), dict(seed=2**32), dict(seed=True),
+              dict(curves=CURVES[0]), dict(examples=0), dict(timed=0),
+              dict(batch=.5), dict(timed_batch=0), dict(timed_batch=None),
               dict(trials=None), dict(buckets=((1, 5),))):
     with pytest.raises(ValueError):
       dataclasses.replace(sweep, **bad)

@@ -90,7 +90,12 @@ def test_sweep_refuses(pair_dir, broken, tmp_path):
       (sweep('--gin.OUTPUT_DIR=gs://b/x'), 'allowed: a path. Mount the bucket'),
       (sweep('--gin.chow/points.Curve.alphas=(7.0,)'), 'alpha of Chow is 7.0'),
       (sweep('--gin.TOP_P=0.0'), 'top_p'), (sweep('--gin.SEED=-1'), 'seed=-1'),
+      (sweep(f'--gin.SEED={2**63}'), f'seed is {2**63}; allowed'),
       (sweep('--gin.EXAMPLES=0'), 'Got examples=0'),
+      (sweep('--gin.sweep.Sweep.curves=@lossless/points.Curve()'),
+       'allowed: a list of curves'),
+      (sweep('--gin.lossless/points.Curve.rule=@points.Curve'),
+       'Curve, which has no uses_q'),
       (sweep('--gin.BUCKETS=((6, 20),)'), 'add one to BUCKETS'),
       (sweep('--gin.BUCKETS=7'), 'Got the bucket 7; allowed: one or more'),
       (sweep('--gin.BUCKETS=()'), 'Got the bucket (); allowed: one or more'),
@@ -135,6 +140,7 @@ def test_decode_refuses(pair_dir, broken, tmp_path):
       (decode('--drafter', 'oracle'), "'oracle'; allowed: null"),
       (decode('--drafter', 'ngram', '--rule', 'OPT'), 'OPT reads'),
       (decode('--temperature', '-1'), 'temperature'),
+      (decode('--seed', str(2**63)), f'seed is {2**63}; allowed'),
       (decode('--top_p', '0'), 'top_p'), (decode('--top_k', '-2'), 'top_k'),
       (decode(text='many words ' * 99), 'takes at most 128'),
       (decode('--max_input_length', '2'), 'takes at most 2'),
@@ -143,6 +149,13 @@ def test_decode_refuses(pair_dir, broken, tmp_path):
       (decode(verifier=broken), 'cut off'),
       (decode('--profile', str(empty), verifier='nowhere'), 'No trace can be'),
       (decode('--profile', str(empty / 'in')), 'No trace can be written to')])
+
+
+def test_build_corpus_refuses_a_name_before_it_builds_another(tmp_path):
+  check('build_corpus', [
+      (['--corpora=debian_docs,typo', f'--cache_dir={tmp_path / "cache"}'],
+       "Unknown corpus 'typo'; choose")])
+  assert not (tmp_path / 'cache').exists()
 
 
 def test_a_drafter_that_is_not_needed_is_not_read(pair_dir):

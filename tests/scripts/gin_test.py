@@ -78,17 +78,17 @@ def test_sweeps_have_points(path):
 
 
 @pytest.mark.parametrize('name', ['debian', 'debian_synopsis'])
-def test_the_debian_sweeps_have_120_points(name):
+def test_the_debian_sweeps_have_at_most_120_points(name):
   (files, bindings), = sweep.several(ROOT / 'configs' / f'{name}.py')
   _cli.configure(files, bindings)
   made = _cli.call(sweep_lib.Sweep)
   grid = points.expand(made.curves, gamma=made.gamma)
-  assert len(grid) == 120 and (made.timed, made.batch) == (60, 50)
+  assert len(grid) <= 120 and (made.timed, made.batch) == (60, 50)
   assert {p.temperature for p in grid} == {0., .5, 1.}
   assert {p.gamma for p in grid if p.rule in rules.RULES} == {3, 5}
-  every = {*rules.RULES, *rules.BASELINES}
-  assert {p.rule for p in grid} == {'', *every}
+  assert {p.rule for p in grid} >= {'', 'Lossless', *rules.BASELINES}
   head = (ROOT / 'configs' / f'{name}.py').read_text().replace('\\\n', ' ')
+  assert f': {len(grid)} points on' in head
   command, = re.findall(r'analyse.py (.*--draw.*)', head)
   folder, _, *drawn = shlex.split(command)
   assert folder == made.output_dir and drawn
@@ -231,6 +231,10 @@ def test_t5s_can_be_cut_over_chips_in_bfloat16(monkeypatch):
     (None, 'No such --config'), ('x = 1', 'no get_sweep'),
     ('get_sweep = lambda: []', 'not one'), ('x = (', 'SyntaxError'),
     ('import nothing_of_that_name', 'No module named'),
+    ('open("nothing")', 'does not run: FileNotFoundError'),
+    ('get_sweep = lambda: {}["TASKS"]', "does not run: KeyError: 'TASKS'"),
+    ('get_sweep = lambda: 1 / 0', 'does not run: ZeroDivisionError'),
+    ('get_sweep = lambda x: x', 'does not run: TypeError'),
     ('get_sweep = lambda: None', 'gives None; allowed'),
     ("get_sweep = lambda: [('a', ())]", 'name, gin files, bindings'),
     ("get_sweep = lambda: [('a', (), ()), ('a', (), ())]", 'its own')])

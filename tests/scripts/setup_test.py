@@ -2,6 +2,7 @@
 import pathlib
 import stat
 import subprocess
+import sys
 
 import pytest
 
@@ -43,3 +44,28 @@ def test_an_environment_that_was_interrupted_is_made_again(tmp_path, there,
   installed = [x for x in said if x.startswith('-m pip install')]
   assert len(installed) == 2
   assert run().stdout == ''                    # once
+
+
+@pytest.mark.parametrize('version, allowed', [
+    ((3, 10, 9), False), ((3, 11, 0), True), ((3, 13, 9), True),
+    ((3, 14, 0), False)], ids=str)
+def test_another_python_is_refused_in_one_line(tmp_path, version, allowed):
+  path = tmp_path / 'python'
+  path.write_text(f"""#!/bin/sh
+case $1 in
+  -c) exec {sys.executable} -c "import sys; sys.version_info = {version}; $2";;
+  -V) echo Python of old;;
+  *) exit 9;;
+esac
+""")
+  path.chmod(path.stat().st_mode | stat.S_IXUSR)
+  done = subprocess.run(
+      ['bash', '-euc', f'. {SCRIPTS}/setup.sh requirements.txt'], cwd=tmp_path,
+      env=dict(PATH='/usr/bin:/bin', PYTHON=str(path)), capture_output=True,
+      text=True)
+  if allowed:
+    assert done.returncode == 9 and not done.stderr    # to make .venv
+  else:
+    assert done.returncode == 2 and not (tmp_path / '.venv').exists()
+    assert done.stderr.startswith(f'setup: {path} is Python of old; Python 3')
+    assert done.stderr.count('\n') == 1
