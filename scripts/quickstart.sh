@@ -5,7 +5,7 @@
 #   bash scripts/quickstart.sh --gin.EXAMPLES=50 --gin.OUTPUT_DIR=runs/short
 #                                                    arguments go to the sweep
 #
-# Installs into .venv (Python 3.11 or newer; PYTHON=... chooses one), then runs
+# Installs into .venv (Python 3.11 to 3.13; PYTHON=... chooses one), then runs
 # gin/sweeps/quickstart.gin: under 5 minutes on 2 quiet cores. Stopped half-way,
 # the same command goes on.
 set -euo pipefail
