@@ -199,12 +199,11 @@ def own_params(drafter: Any, params: Any) -> None:
 def params_of(holder: Any, params: Any, count: int) -> None:
   """Refuses other parameters than a tuple, those of each of its parts."""
   own_params(holder, params)
-  given = type(params).__name__
-  if isinstance(params, (tuple, list)):
-    given = f'{given} of {len(params)}'
-  if given not in (f'tuple of {count}', f'list of {count}'):
-    raise ValueError(f'draft_params is a {given}; allowed: for '
-                     f'{type(holder).__name__} a tuple of {count}, the '
+  several = isinstance(params, (tuple, list))
+  if not several or len(params) != count:
+    of = f' of {len(params)}' if several else ''
+    raise ValueError(f'draft_params is a {type(params).__name__}{of}; allowed: '
+                     f'for {type(holder).__name__} a tuple of {count}, the '
                      'parameters of each of its parts, None for one that has '
                      'none.')
 

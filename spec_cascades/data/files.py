@@ -2,8 +2,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pathlib
+from typing import Any, Mapping
 
 
 def write_atomically(path: pathlib.Path, content: str | bytes) -> None:
@@ -26,3 +28,28 @@ def write_atomically(path: pathlib.Path, content: str | bytes) -> None:
       partial.unlink()
     raise OSError(error.errno, f"{path} can't be written, what was there "
                   f'before is whole: {error.strerror}') from None
+
+
+def claim(path: pathlib.Path, call: Mapping[str, Any], begun: bool = False
+          ) -> None:
+  """Notes which call makes what is beside a file, so that only it goes on.
+
+  Args:
+    path: Of the note.
+    call: What decides it, as JSON has it.
+    begun: Whether something is there already, whoever made it.
+
+  Raises:
+    ValueError: That was another call, or it is not known which.
+  """
+  before = {}
+  if path.is_file():
+    with contextlib.suppress(ValueError, TypeError):     # no JSON, no object
+      before = dict(json.loads(path.read_text(encoding='utf-8')))
+  elif not begun:
+    before = call
+  if other := sorted(x for x in {*before, *call}
+                     if before.get(x) != call.get(x)):
+    raise ValueError(f'{path} is of another call, with another '
+                     f'{", ".join(other)}; give another output.')
+  write_atomically(path, json.dumps(call) + '\n')

@@ -77,9 +77,9 @@ def read(directory: str, vocabulary: str,
     tokens, order = (np.load(place / f'{name}.npy', mmap_mode='r',
                              allow_pickle=False) for name in ARRAYS)
     kept, digest = said['vocabulary'], said['sha256']
-    end = int(said.get('end', tokens[-1]))     # older ones do not say it
+    end = int(said['end'])
     whole = digest == _digest(place) and said['version'] == VERSION
-  except (OSError, ValueError, LookupError, TypeError) as error:
+  except (OSError, ValueError, KeyError, TypeError) as error:
     raise ValueError(f"The datastore in {directory} can't be read ({error}); "
                      f'{hint}.') from None
   if kept != vocabulary:

@@ -163,7 +163,7 @@ class Search:
     optuna = _optuna()
     place = pathlib.Path(directory).expanduser()
     place.mkdir(parents=True, exist_ok=True)
-    _claim(place, self._call)
+    files.claim(place / CALL, self._call, (place / TRIALS).is_file())
     kept = optuna.storages.JournalStorage(
         optuna.storages.journal.JournalFileBackend(str(place / TRIALS)))
     study = optuna.create_study(
@@ -190,22 +190,6 @@ class Search:
                  trials=len(study.trials))
     files.write_atomically(place / NAME, json.dumps(found, indent=1) + '\n')
     return found
-
-
-def _claim(place, call):
-  """Notes whose trials a directory has; refuses those of another call."""
-  path, before = place / CALL, {}
-  if path.is_file():
-    try:
-      before = dict(json.loads(path.read_text(encoding='utf-8')))
-    except (ValueError, TypeError):
-      pass
-  elif not (place / TRIALS).is_file():
-    before = call
-  if other := sorted(x for x in call if before.get(x) != call[x]):
-    raise ValueError(f'The trials in {place} are of another call, with another '
-                     f'{", ".join(other)}; give another output.')
-  files.write_atomically(path, json.dumps(call) + '\n')
 
 
 def read(path: str, verifier: str, lm: Any) -> tuple[skip.Sublayer, ...]:

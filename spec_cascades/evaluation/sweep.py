@@ -96,8 +96,6 @@ class Sweep:
   executor: executors.Executor = executors.InProcess()
 
   def __post_init__(self):
-    if not isinstance(self.seed, int) or self.seed < 0:
-      raise ValueError(f'Got seed={self.seed}; allowed: whole numbers from 0.')
     check.interval('seed', self.seed, 0, 2**32 - 1, whole=True)
     points_lib.check_curves(self.curves)
     check_paths(self)

@@ -372,11 +372,10 @@ def attend(query: Float[Array, 'B N H D'], key: Float[Array, 'B K S D'],
   groups, slots = key.shape[1:3]
   # Products with the caches on the right, as they are: on the left, a CPU would
   # turn over all values in every step.
-  query = jnp.moveaxis(
-      query.reshape(b, n, groups, heads // groups, width), 1, 3)
-  score = _by_heads(query.reshape(b, groups, -1, width), key, 3,
-                    preferred_element_type=jnp.float32)
-  score = score.reshape(b, heads, n, slots)
+  rows = jnp.moveaxis(query.reshape(b, n, groups, heads // groups, width), 1, 3)
+  score = lax.dot_general(
+      rows.reshape(b, groups, -1, width), key, (((3,), (3,)), ((0, 1), (0, 1))),
+      preferred_element_type=jnp.float32).reshape(b, heads, n, slots)
   if soft_cap is not None:
     score = soft_cap * jnp.tanh(score / soft_cap)
   if bias is not None:
@@ -385,16 +384,9 @@ def attend(query: Float[Array, 'B N H D'], key: Float[Array, 'B K S D'],
   weight = jax.nn.softmax(jnp.where(visible, score, -1e9)).astype(value.dtype)
   if drop is not None:
     weight = drop(weight)
-  mixed = _by_heads(weight.reshape(b, groups, -1, slots), value, 2)
-  mixed = mixed.reshape(b, groups, heads // groups, n, width)
+  mixed = (weight.reshape(b, groups, -1, slots) @ value).reshape(
+      b, groups, heads // groups, n, width)
   return jnp.moveaxis(mixed, 3, 1).reshape(b, n, heads * width)
-
-
-def _by_heads(rows: Float[Array, 'B K M I'], cached: Float[Array, 'B K S D'],
-              axis: int, **kwargs: Any) -> Float[Array, 'B K M J']:
-  """The product of rows with an axis of keys or values, head by head."""
-  return lax.dot_general(rows, cached, (((3,), (axis,)), ((0, 1), (0, 1))),
-                         **kwargs)
 
 
 def heads_of(x: Float[Array, 'B N HD'], heads: int) -> Float[Array, 'B N H D']:

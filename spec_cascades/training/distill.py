@@ -99,7 +99,7 @@ def distill(corpus: data.ParallelText, verifier: str, output: str, *,
   folder.mkdir(parents=True, exist_ok=True)
   drawn = dict(temperature=temperature, seed=seed) if temperature else {}
   kept = dict(guesses=guesses) if guesses else {}
-  _claim(folder / 'call.json', dict(
+  files.claim(folder / 'call.json', dict(
       verifier=pairs.digest(verifier), chunk=chunk, lines=_digest(lines),
       **_asked(corpus), **drawn, **kept))
   for split in corpus.splits:
@@ -225,20 +225,6 @@ def _asked(corpus):
     found |= settings.flat(tuple(value) if name == 'buckets' else value,
                            f'corpus.{name}')
   return found
-
-
-def _claim(path, call):
-  """Notes what makes this output; refuses another call's."""
-  if path.is_file():
-    try:
-      before = dict(json.loads(path.read_text(encoding='utf-8')))
-    except (ValueError, TypeError):
-      before = {}
-    if other := [x for x in sorted({*before, *call})
-                 if before.get(x) != call.get(x)]:
-      raise ValueError(f'{path} is of another call, with another '
-                       f'{", ".join(other)}; give another output.')
-  files.write_atomically(path, json.dumps(call) + '\n')
 
 
 def _part(folder, start):

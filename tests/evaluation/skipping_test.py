@@ -6,6 +6,7 @@ import pytest
 
 import tinypair
 from spec_cascades import decode, targets, theory, warp
+from spec_cascades.data import files
 from spec_cascades.drafters import chain
 from spec_cascades.evaluation import drafting, examples, pairs, skipping
 from spec_cascades.models import skip
@@ -95,9 +96,10 @@ def test_a_search_finds_what_is_best_of_its_trials_and_goes_on(
 @pytest.mark.parametrize('what', ['verifier', 'texts', 'max_length', 'gamma'])
 def test_the_trials_of_another_call_are_not_gone_on_with(
     search, tmp_path, what):
-  skipping._claim(tmp_path, search._call)
+  claim = lambda: files.claim(tmp_path / skipping.CALL, search._call)
+  claim()
   (tmp_path / skipping.TRIALS).touch()
-  skipping._claim(tmp_path, search._call)               # the same goes on
+  assert claim() is None                                # the same goes on
   other = _with(search, search.times)
   other._call = {**search._call, what: 'other'}
   with pytest.raises(ValueError, match=f'with another {what}; give another'):
