@@ -80,6 +80,7 @@ def convert(path: str | os.PathLike, output: str | os.PathLike, *,
   source = checkpoints.source_of(path)
   native.family_of(source.lm)
   loading.fit(source)
+  _check_heads(path, source, to, draft)
   dtype = dtype or ('bfloat16' if {leaf.dtype for leaf in source.leaves.values()
                                    } == {'bfloat16'} else 'float32')
   if dtype not in native.DTYPES:
@@ -113,6 +114,19 @@ def convert(path: str | os.PathLike, output: str | os.PathLike, *,
         for name, content in words.items():
           files.write_atomically(partial / name, content)
   return dtype
+
+
+def _check_heads(path: str | os.PathLike, source: loading.Source, to: str,
+                 draft: Draft | None) -> None:
+  """Refuses what would lose the heads, or anything else, beside a model."""
+  if source.heads is None:
+    return
+  what = f'{path} has {source.heads.kind} beside the model, which '
+  if to != 'native':
+    raise ValueError(f'{what}{to} has no place for; convert it to native.')
+  if draft is not None:
+    raise ValueError(f'{what}go with the whole vocabulary; convert it without '
+                     'a draft vocabulary.')
 
 
 def _frequent(source: loading.Source, tokenizer: Any,
@@ -160,8 +174,9 @@ def _words(source: loading.Source, tokenizer: Any, to: str, *,
   if isinstance(tokenizer, text.Vocabulary):
     return {target: pathlib.Path(tokenizer.path).read_bytes()}
   place = source.path if source.path.is_dir() else source.path.parent
+  own = kept and tokenizer and _comes_from(tokenizer, place)
   found = {name: (place / name).read_bytes() for name in WORDS
-           if (place / name).is_file()} if kept and tokenizer else {}
+           if (place / name).is_file()} if own else {}
   models = [name for name in tokenizers.SENTENCEPIECE if name in found]
   if isinstance(source.lm, t5.T5) and models and tokenizer.ends == (text.EOS,):
     native.vocabulary_of(place / models[0], source.lm.vocab_size)
@@ -172,6 +187,18 @@ def _words(source: loading.Source, tokenizer: Any, to: str, *,
   # What is called `native.VOCABULARY` is read with T5's ids.
   return {MODEL if name == native.VOCABULARY else name: x
           for name, x in found.items() if name not in models[1:]}
+
+
+def _comes_from(tokenizer: tokenizers.Tokenizer, place: pathlib.Path) -> bool:
+  """Whether a tokenizer is what the files in a folder make.
+
+  A GGUF brings its own; what is beside it may be another model's.
+  """
+  try:
+    found = tokenizers.of_directory(place)
+  except ValueError:
+    return False
+  return found == dataclasses.replace(tokenizer, rows=None)
 
 
 def files_of(tokenizer: Any) -> dict[str, bytes]:
@@ -190,7 +217,8 @@ def files_of(tokenizer: Any) -> dict[str, bytes]:
                 {MODEL: words.blob})
   added = () if isinstance(words, words_lib.Json) else words.added
   first = words.size - len(added)
-  ends = [t for t in (tokenizer.eos, tokenizer.turn_end) if t is not None]
+  ends = [t for t in (tokenizer.eos, tokenizer.turn_end, *tokenizer.other_ends)
+          if t is not None]
   spelt = {f'{kind}_token': tokenizer.piece(token)
            for kind in ('bos', 'eos', 'pad')
            if (token := getattr(tokenizer, kind)) is not None}

@@ -20,6 +20,8 @@ T5_FAMILIES = ('t5', 'mt5')
 # Classes of transformers that drop a T5's head.
 HEADLESS = ('T5Model', 'T5EncoderModel', 'MT5Model', 'MT5EncoderModel')
 GEMMA_FAMILIES = ('gemma', 'gemma2', 'gemma3_text', 'llama', 'qwen2', 'qwen3')
+# Those that heed a window; in the others transformers overlooks it.
+WITH_WINDOWS = ('gemma2', 'gemma3_text', 'qwen2', 'qwen3')
 ACTIVATIONS = {'gelu_pytorch_tanh': 'gelu', 'silu': 'silu'}
 T5_ACTIVATIONS = {'relu': ('relu',), 'gated-gelu': ('gelu', 'linear')}
 UNSUPPORTED = ('attention_bias', 'mlp_bias', 'use_bidirectional_attention')
@@ -130,7 +132,7 @@ def gemma_config(config: Config) -> gemma.GemmaConfig:
       num_kv_heads=config.get('num_key_value_heads') or heads,
       head_dim=config.get('head_dim') or width // heads,
       mlp_dim=config['intermediate_size'],
-      mlp_activation=_activation(config, is_gemma),
+      mlp_activation=_activation(config, family),
       norm_epsilon=config.get('rms_norm_eps', 1e-6),
       norm_offset=1. if is_gemma else 0.,
       post_norms=family in ('gemma2', 'gemma3_text'),
@@ -190,10 +192,11 @@ def _is_version_4(config: Config) -> bool:
       '2', '3', '4')
 
 
-def _activation(config: Config, is_gemma: bool) -> str:
-  """Our name of an activation; a Gemma's "gelu" means the tanh formula."""
+def _activation(config: Config, family: str) -> str:
+  """Our name of an activation; Gemma 1's "gelu" means the tanh formula."""
   name = config.get('hidden_activation') or config.get('hidden_act')
-  if is_gemma and name in (None, 'gelu'):
+  meant = (None, 'gelu') if family == 'gemma' else (None,)
+  if family.startswith('gemma') and name in meant:
     name = 'gelu_pytorch_tanh'
   if name not in ACTIVATIONS:
     raise ValueError(f'Activation {name!r} is not supported; allowed: '
@@ -203,6 +206,16 @@ def _activation(config: Config, is_gemma: bool) -> str:
 
 def _windows(config: Config) -> tuple[int, ...]:
   """The window of every layer; 0 sees everything."""
+  windows, family = _windows_told(config), config['model_type']
+  if any(windows) and family not in WITH_WINDOWS:
+    raise ValueError(f'sliding_window={config["sliding_window"]} is not '
+                     f'possible for a {family!r}; allowed for: '
+                     f'{", ".join(WITH_WINDOWS)}.')
+  return windows
+
+
+def _windows_told(config: Config) -> tuple[int, ...]:
+  """What a configuration says of windows, whatever the family does with it."""
   window, kinds = config.get('sliding_window') or 0, config.get('layer_types')
   layers = config['num_hidden_layers']
   if kinds:

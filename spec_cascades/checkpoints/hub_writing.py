@@ -103,6 +103,9 @@ def _t5(config: t5.T5Config) -> dict[str, Any]:
 def _gemma(config: gemma.GemmaConfig) -> dict[str, Any]:
   family, windows = _family(config), _windows(config)
   kinds = {ours: theirs for theirs, ours in hub_config.ACTIVATIONS.items()}
+  if config.mlp_activation not in kinds:
+    raise ValueError(f'A {family} of Hugging Face has no mlp_activation='
+                     f'{config.mlp_activation}; allowed: {", ".join(kinds)}.')
   activation = kinds[config.mlp_activation]
   told = dict(
       model_type=family, vocab_size=config.vocab_size,
@@ -168,7 +171,7 @@ def _plain(config: Any) -> Any:
   """The same model, spelt in one way; without what files do not say."""
   if isinstance(config, t5.T5Config):
     return dataclasses.replace(config, dtype='float32', dropout_rate=0.)
-  windows = _windows(config)
+  windows = _windows(config) or (0,)         # a model without layers
   scale = config.query_scale or config.head_dim**-0.5
   return dataclasses.replace(
       config, dtype='float32', windows=windows,

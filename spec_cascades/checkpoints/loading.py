@@ -170,8 +170,9 @@ def expected(lm: Any) -> Mapping[str, tuple[int, ...]]:
 
 
 def _shallow(lm, depths):
+  # What is left out keeps its parameters, see `skip.without`.
   return dataclasses.replace(lm, config=dataclasses.replace(
-      lm.config, **dict.fromkeys(depths, 1)))
+      lm.config, skipped=(), **dict.fromkeys(depths, 1)))
 
 
 def expected_beside(lm: Any, heads: Any) -> dict[str, tuple[int, ...]]:
@@ -192,7 +193,16 @@ def expected_beside(lm: Any, heads: Any) -> dict[str, tuple[int, ...]]:
 
 
 def fit(source: Source) -> None:
-  """Refuses weights that are not exactly the model's: ValueError says which."""
+  """Refuses what `load` could not make a model of.
+
+  Raises:
+    ValueError: Weights are not exactly the model's: it says which. Or there is
+      a draft vocabulary, and something beside the model, too.
+  """
+  if source.tokens is not None and source.heads is not None:
+    raise ValueError(f'{source.path} has {source.heads.kind} and a draft '
+                     f'vocabulary of {len(source.tokens)} tokens; allowed: one '
+                     'of them. Save the model again, without the other.')
   check_shapes(source.path, {**expected(source.lm), **expected_beside(
       source.lm, source.heads)}, source.leaves, source.left_over)
 

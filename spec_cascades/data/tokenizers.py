@@ -41,6 +41,7 @@ class Tokenizer:
     template: Chat template in Jinja, as transformers writes them.
     context: The longest text that the model was made for, if it says.
     rows: Embeddings of the model, if a special token may lack one.
+    other_ends: Further tokens that end an answer.
   """
   words: words_lib.Words
   eos: int
@@ -52,6 +53,7 @@ class Tokenizer:
   template: str | None = dataclasses.field(default=None, repr=False)
   context: int | None = None
   rows: int | None = None
+  other_ends: tuple[int, ...] = ()
 
   @property
   def size(self) -> int:
@@ -65,9 +67,9 @@ class Tokenizer:
 
   @property
   def ends(self) -> tuple[int, ...]:
-    """Tokens that end a text, `eos` first."""
-    other = self.turn_end in (None, self.eos)
-    return (self.eos,) if other else (self.eos, self.turn_end)
+    """Tokens that end a text, `eos` first; the last ends a turn in a chat."""
+    given = (self.eos, *self.other_ends, self.turn_end)
+    return tuple(dict.fromkeys(t for t in given if t is not None))
 
   def encode(self, text: str) -> list[int]:
     """Tokens of a text; special ones may be spelt in it, as in `chat`'s.
@@ -88,9 +90,9 @@ class Tokenizer:
 
   def decode(self, tokens: Sequence[int]) -> str:
     """The text of tokens up to the first end; special ones have no text."""
-    known = []
+    known, ends = [], self.ends
     for token in map(int, tokens):
-      if token in self.ends:
+      if token in ends:
         break
       if 0 <= token < self.size and token not in (self.bos, self.pad):
         known.append(token)
@@ -105,7 +107,7 @@ class Tokenizer:
 
     A token without text has none, and characters go on behind it.
     """
-    silent = token in (self.bos, self.eos, self.pad, self.turn_end)
+    silent = token in (self.bos, self.pad, *self.ends)
     if silent or token in self.words.specials or not 0 <= token < self.size:
       return b''
     return self.words.raw(token)
@@ -203,8 +205,10 @@ def _used(words: words_lib.Words, before: tuple[int, ...] | None,
     adds = says.flag('add_bos_token', bos is not None)
     before = (bos,) if adds and bos is not None else ()
     behind = (eos,) * says.flag('add_eos_token', bos is None)
+  turn_end, *others = says.other_ends(eos, words) or (None,)
   return Tokenizer(words, eos, bos, eos if pad is None else pad, before, behind,
-                   says.turn_end(eos, words), says.template(), says.context())
+                   turn_end, says.template(), says.context(),
+                   other_ends=tuple(others))
 
 
 def around(words: words_lib.Json) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -257,12 +261,12 @@ class _Settings:
       return number
     return words.own(kind)
 
-  def turn_end(self, eos: int, words: words_lib.Words) -> int | None:
-    """The other token that ends an answer."""
+  def other_ends(self, eos: int, words: words_lib.Words) -> tuple[int, ...]:
+    """The other tokens that end an answer, that of a turn first."""
     ends = self.files['generation_config.json'].get('eos_token_id')
     ends = ends if isinstance(ends, list) else []
-    return next((t for t in ends if type(t) is int and t != eos
-                 and 0 <= t < words.size), None)
+    return tuple(dict.fromkeys(t for t in ends if type(t) is int and t != eos
+                               and 0 <= t < words.size))
 
   def added(self, size: int) -> tuple[str, ...]:
     """Pieces that a SentencePiece model of `size` was given later."""

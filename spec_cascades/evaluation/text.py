@@ -41,11 +41,15 @@ class Vocabulary:
     return self.model.encode(text)
 
   def decode(self, tokens: Sequence[int]) -> str:
-    """The text of tokens up to the first EOS; padding is dropped."""
-    ids = [int(t) for t in tokens]
+    """The text of tokens up to the first EOS.
+
+    Padding has none, nor has a token behind the vocabulary: a model may have
+    spare embeddings.
+    """
+    ids, size = [int(t) for t in tokens], self.size
     if EOS in ids:
       ids = ids[:ids.index(EOS)]
-    return self.model.decode([t for t in ids if t != PAD])
+    return self.model.decode([t for t in ids if PAD < t < size])
 
   @property
   def ends(self) -> tuple[int, ...]:
@@ -68,10 +72,15 @@ class Vocabulary:
 
   def piece(self, token: int) -> str:
     """A token as the vocabulary spells it."""
-    return self.model.id_to_piece(token)
+    return self.model.id_to_piece(token) if 0 <= token < self.size else ''
 
   def raw(self, token: int) -> bytes | None:
-    """The byte that a token stands for, if it does for one."""
+    """The byte that a token stands for, if it does for one.
+
+    One behind the vocabulary has none, and characters go on behind it.
+    """
+    if not 0 <= token < self.size:
+      return b''
     if not self.model.is_byte(token):
       return None
     return bytes([int(self.model.id_to_piece(token)[3:5], 16)])

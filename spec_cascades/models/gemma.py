@@ -66,6 +66,9 @@ class GemmaConfig:
 
   def __post_init__(self):
     object.__setattr__(self, 'windows', tuple(self.windows))
+    if not self.windows:
+      raise ValueError('Got windows=(); allowed: one number or more, such as '
+                       '(0,), with which every layer sees everything.')
     object.__setattr__(self, 'skipped', layers.sublayers(
         self.skipped, self.num_layers, SUBLAYERS))
     layers.check_activations('mlp_activation', (self.mlp_activation,))

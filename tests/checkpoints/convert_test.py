@@ -11,6 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import sentencepiece
+
+import besides
 import tinypair
 
 from spec_cascades import checkpoints
@@ -95,12 +97,31 @@ def test_what_hugging_face_lacks_is_refused():
       (dict(windows=(3, 4)), 'one window'), (dict(post_norms=False), 'gemma'),
       (dict(local_rope=positions.Rope(7.)), 'local_rope='),
       (dict(qkv_bias=True), 'has no qkv_bias=True'),
+      (dict(mlp_activation='relu'), 'has no mlp_activation=relu; allowed: gel'),
+      (dict(mlp_activation='linear'), 'has no mlp_activation=linear'),
       (dict(norm_offset=0.), 'has no norm_offset=0.0')):
     with pytest.raises(ValueError, match=what):
       hub_writing.describe(dataclasses.replace(tied, **change))
   for name, lm in tiny.LMS.items():
     told = hub_writing.describe(lm.config)
     assert hub_config.model(told).vocab_size == tiny.VOCAB, name
+
+
+@pytest.mark.parametrize('name, family', [
+    ('gemma1', 'gemma'), ('llama3', 'llama'), ('gemma2', None),
+    ('gemma3', None), ('qwen2', None)])
+def test_windows_are_written_only_for_families_that_heed_them(name, family):
+  config = tiny.LMS[name].config
+  local = config.local_rope if name == 'gemma3' else config.rope
+  config = dataclasses.replace(config, windows=(3, 0), local_rope=local)
+  if family is None:
+    again = hub_config.model(hub_writing.describe(config)).config
+    assert [again.window(i) for i in range(2)] == [3, 0]
+  else:
+    with pytest.raises(ValueError, match=f'=3 is not possible for a .{family}'
+                       ) as error:
+      hub_writing.describe(config)
+    assert '\n' not in str(error.value)
 
 
 def test_a_t5_keeps_its_vocabulary_in_both_directions(tmp_path, vocabulary):
@@ -142,6 +163,24 @@ def test_a_drafter_may_predict_the_frequent_tokens_of_a_file(
   assert not (tmp_path / 'd').exists()
 
 
+def test_what_is_beside_a_model_is_kept_or_refused(tmp_path, vocabulary):
+  model = besides.write_whole(tmp_path / 'a', vocabulary, 'heads')
+  (tmp_path / 'texts').write_text('to the end\n')
+  draft = converting.Draft(4, tmp_path / 'texts')
+  for given, what in (
+      (dict(to='huggingface'), 'has heads .* huggingface has no place for'),
+      (dict(draft=draft), 'has heads .* without a draft vocabulary')):
+    with pytest.raises(ValueError, match=what) as error:
+      converting.convert(model, tmp_path / 'b', **given)
+    assert '\n' not in str(error.value)
+    assert not (tmp_path / 'b').exists()
+  converting.convert(model, tmp_path / 'b')
+  want, params = besides.made('heads')
+  found = checkpoints.load(tmp_path / 'b')
+  assert found.lm == want
+  same(params, found.params)
+
+
 def test_other_tokenizers_are_kept_in_their_files(tmp_path):
   hubs.save('smollm2', tmp_path / 'a')
   hubs.words(tmp_path / 'a')
@@ -154,6 +193,23 @@ def test_other_tokenizers_are_kept_in_their_files(tmp_path):
     (tmp_path / 'c' / name).write_bytes(content)
   again = checkpoints.load(tmp_path / 'c').tokenizer
   assert (again.eos, again.words, again.before) == (1, want.words, ())
+
+
+def test_a_gguf_keeps_its_own_tokenizer_whatever_is_beside_it(tmp_path):
+  pytest.importorskip('tokenizers')
+  (tmp_path / 'a').mkdir()
+  path = ggufs.make(tmp_path / 'a/x.gguf', 'llama', ggufs.byte_level())
+  want = checkpoints.source_of(path).tokenizer()
+  for content in (None, '{'):                  # another tokenizer, and none
+    hubs.words(tmp_path / 'a')
+    if content:
+      (tmp_path / 'a/tokenizer.json').write_text(content)
+    for to in converting.FORMATS:
+      place = tmp_path / f'{to} {content}'
+      converting.convert(path, place, to=to)
+      found = checkpoints.load(place).tokenizer
+      assert (found.size, found.ends) == (want.size, want.ends)
+      assert found.encode('the and in') == want.encode('the and in')
 
 
 def test_sentinels_get_files_of_their_own(tmp_path, vocabulary):
@@ -259,6 +315,8 @@ def test_a_tokenizers_own_files_make_the_same_one(tmp_path, says):
   if isinstance(want.words, words.SentencePiece):
     want = dataclasses.replace(want, words=dataclasses.replace(
         want.words, added=('<one>', '<two>')))
+  want = dataclasses.replace(want, turn_end=want.turn_end or 4,
+                             other_ends=(7, 5))
   (tmp_path / 'words').mkdir()
   for name, content in converting.files_of(want).items():
     (tmp_path / 'words' / name).write_bytes(content)

@@ -180,6 +180,8 @@ def test_copies_of_a_tied_weight_have_to_be_copies(tmp_path):
     (dict(attention_bias=True), 'attention_bias=True is not supported'),
     (dict(layer_types=['full_attention']), 'layer_types of 1 layers'),
     (dict(layer_types=['a', 'b', 'c']), r"layer_types of 3 layers \['a'\]"),
+    (dict(sliding_window=4, layer_types=['full_attention'] * 2 + [
+        'sliding_attention']), "sliding_window=4 is not possible for a 'llam"),
     (dict(head_dim=5), 'head_dim=5 has to be even'),
     (dict(quantization_config=dict(bits=4)), 'quantization_config'),
     (dict(rope_parameters=dict(rope_type='yarn', rope_theta=1.)), "'yarn'"),

@@ -5,13 +5,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
+import besides
 import tinypair
 
 from spec_cascades import checkpoints
 from spec_cascades.checkpoints import native
 from spec_cascades.evaluation import pairs
 from spec_cascades.models import reduced
+from spec_cascades.models import skip
 from spec_cascades.models import t5
+from tests.models import tiny
 
 
 @pytest.fixture(scope='module')
@@ -36,6 +40,19 @@ def test_float32_round_trip_is_exact(tmp_path, vocabulary):
   loaded, again, words = native.load(tmp_path)
   assert loaded == lm and hash(loaded) == hash(lm)
   assert words.size == tinypair.PIECES
+  jax.tree.map(np.testing.assert_array_equal, params, again)
+
+
+@pytest.mark.parametrize('name, layer, part', [
+    ('gemma1', 1, 'mlp'), ('gemma1', 0, 'self_attention'),
+    ('gemma2', 0, 'mlp'), ('t5_1_1', 1, 'encoder_decoder_attention')])
+def test_a_model_without_a_sublayer_comes_back(tmp_path, name, layer, part):
+  """Its parameters are those of the whole model."""
+  lm = skip.without(tiny.LMS[name], [(layer, part)])
+  params = tiny.params_of(tiny.LMS[name])
+  native.save(tmp_path, lm, params, None, 'float32')
+  loaded, again, _ = native.load(tmp_path)
+  assert loaded == lm and loaded.config.skipped == ((layer, part),)
   jax.tree.map(np.testing.assert_array_equal, params, again)
 
 
@@ -156,6 +173,16 @@ def test_a_draft_vocabulary_is_kept_with_the_drafter(tmp_path, vocabulary):
     native.save(tmp_path / 'b', lm, {**params, 'tokens': np.array([2, 1, 0])},
                 vocabulary)
   assert not (tmp_path / 'b').exists()
+
+
+def test_heads_beside_a_draft_vocabulary_are_refused(tmp_path, vocabulary):
+  besides.write_whole(tmp_path, vocabulary, 'heads')
+  native.load(tmp_path)
+  edit(tmp_path, draft_vocabulary=[1, 7])
+  with pytest.raises(ValueError, match='has heads and a draft vocabulary of 2'
+                     ) as error:
+    native.load(tmp_path)
+  assert '\n' not in str(error.value)
 
 
 def test_vocabularies_that_differ_are_refused(tmp_path, model, vocabulary):

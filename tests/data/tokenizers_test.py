@@ -254,6 +254,21 @@ def test_a_tokenizer_json(tmp_path, decoder):
     tokenizers.of_directory(tmp_path)
 
 
+def test_every_end_is_kept(tmp_path):
+  """Llama 3.1 has three; what ends a turn is the first that is no `eos`."""
+  their_tokenizer(tmp_path, 'metaspace')
+  (tmp_path / 'generation_config.json').write_text(
+      '{"eos_token_id": [9, 1, 12, 9, 15, -1, 99999, "x"]}')
+  found = tokenizers.of_directory(tmp_path)
+  assert (found.eos, found.turn_end, found.ends) == (1, 9, (1, 12, 15, 9))
+  tokens = found.encode('the file')
+  whole = found.decode(tokens)
+  for end in found.ends:
+    assert whole and found.decode([*tokens, end, *tokens]) == whole
+    assert found.raw(end) == b''
+  assert found.raw(13) == b'\x0b'              # which ends nothing
+
+
 def test_byte_letters_are_a_bijection():
   assert sorted(words.BYTES.values()) == list(range(256))
   assert words.byte_letters()[ord(' ')] == 'Ġ' and words.BYTES['Ċ'] == 10

@@ -4,6 +4,8 @@ import pytest
 import sentencepiece
 
 from spec_cascades.data import vocabulary
+from spec_cascades.evaluation import stream
+from spec_cascades.evaluation import text as text_lib
 
 _PARTS = 'ver les schreib datei ein aus gabe pro gramm fen ster größe'.split()
 TEXTS = [
@@ -46,3 +48,20 @@ def test_bad_sizes_are_refused_and_leave_no_model(tmp_path, size):
 
 def test_pieces_per_word_counts_words(path):
   assert 1 <= vocabulary.pieces_per_word(path, TEXTS) < 6
+
+
+def test_spare_embeddings_have_no_text(path):
+  """A model may predict tokens behind its vocabulary, even in a character."""
+  words = text_lib.Vocabulary(str(path))
+  spare = (words.size, words.size + 511)
+  tokens = words.bare('Die Datei 日本')
+  torn = [x for token in tokens for x in (token, *spare)]
+  assert words.decode(torn) == words.decode(tokens) == 'Die Datei 日本'
+  assert words.decode([*torn, text_lib.EOS, *tokens]) == words.decode(tokens)
+  shown = stream.Detokenizer(words)
+  parts = [shown.add(token) for token in torn]
+  assert ''.join(parts) + shown.finish() == 'Die Datei 日本'
+  assert not any('\ufffd' in part for part in parts)
+  for token in spare:
+    assert (words.piece(token), words.raw(token)) == ('', b'')
+  assert words.raw(tokens[-1]) == '本'.encode()[-1:]

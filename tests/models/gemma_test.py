@@ -130,9 +130,24 @@ def test_configurations_beyond_the_decoder_are_refused():
       (dict(mlp_bias=True), 'mlp_bias=True is not supported'),
       (dict(hidden_act='gelu'), "Activation 'gelu' is not supported"),
       (dict(use_sliding_window=True), 'needs layer_types'),
+      (dict(use_sliding_window=True, max_window_layers=1, sliding_window=5),
+       "sliding_window=5 is not possible for a 'llama'; allowed for: gemma2"),
       (dict(rope_parameters=scaled), "type 'yarn' are not supported")):
     with pytest.raises(ValueError, match=message):
       huggingface.gemma_config(llama | change)
+  same = huggingface.gemma_config(llama | dict(sliding_window=5))
+  assert same.windows == (0,)                  # no layer is said to have it
+
+
+def test_only_gemma_1_calls_the_tanh_formula_gelu():
+  read = lambda family, **says: huggingface.gemma_config(
+      dict(SIZES, model_type=family, **says)).mlp_activation
+  assert read('gemma', hidden_act='gelu') == 'gelu'
+  for family in ('gemma2', 'gemma3_text'):
+    assert read(family) == 'gelu'
+    assert read(family, hidden_activation='gelu_pytorch_tanh') == 'gelu'
+    with pytest.raises(ValueError, match="Activation 'gelu' is not supported"):
+      read(family, hidden_activation='gelu')
 
 
 def test_presets_have_the_published_parameter_counts():
@@ -223,6 +238,8 @@ def test_misuse_is_refused():
     gemma.GemmaConfig(mlp_activation='tanh')
   with pytest.raises(ValueError, match='not a multiple of num_kv_heads=3'):
     gemma.GemmaConfig(num_kv_heads=3)
+  with pytest.raises(ValueError, match=r'windows=\(\); allowed: one'):
+    gemma.GemmaConfig(windows=())
   prompt = types.Prompt(jnp.ones((1, 1), jnp.int32), jnp.ones(1, jnp.int32),
                         jnp.ones((1, 4), jnp.int32))
   with pytest.raises(ValueError, match='leave Prompt.inputs None'):
