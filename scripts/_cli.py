@@ -152,13 +152,23 @@ def texts(flags: argparse.Namespace, side: str, split: str) -> Iterator[str]:
       for x in chosen)
 
 
-def lines(path: str) -> list[str]:
-  """Of a file of texts; ValueError if it is none."""
+def lines(path: str | None) -> list[str]:
+  """Of a file of texts, or of standard input; ValueError if it is none.
+
+  They end at line ends only: `str.splitlines` also cuts a text at what Unicode
+  counts as one, such as form feeds, U+0085 and U+2028.
+  """
+  content = sys.stdin.read() if path is None else _content(path)
+  found = [line.removesuffix('\r') for line in content.split('\n')]
+  return found if found[-1] else found[:-1]
+
+
+def _content(path: str) -> str:
   place = pathlib.Path(path).expanduser()
   if not place.is_file():
     raise ValueError(f'No file at {path}; give one with a text on each line.')
   try:
-    return place.read_text(encoding='utf-8').splitlines()
+    return place.read_text(encoding='utf-8')
   except UnicodeDecodeError:
     raise ValueError(f'{path} is not UTF-8; give a file of texts, one a line.'
                      ) from None

@@ -69,12 +69,7 @@ def _texts(flags: argparse.Namespace) -> list[str]:
   """The inputs; ValueError if there is none."""
   if flags.text is not None and flags.file is not None:
     raise ValueError('Got a text and --file; give one of them.')
-  if flags.text is not None:
-    lines = [flags.text]
-  elif flags.file is not None:
-    lines = _cli.lines(flags.file)
-  else:
-    lines = sys.stdin.read().splitlines()
+  lines = _cli.lines(flags.file) if flags.text is None else [flags.text]
   if not any(line.strip() for line in lines):
     raise ValueError('The input is empty; give a text, --file or lines on '
                      'standard input.')

@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import pathlib
+import secrets
 from typing import Any, Mapping
 
 
@@ -16,7 +17,9 @@ def write_atomically(path: pathlib.Path, content: str | bytes) -> None:
   """
   if isinstance(content, str):
     content = content.encode()
-  partial = path.with_name(f'{path.name}.{os.getpid()}.partial')
+  # Two containers that share a folder may have one number of a process.
+  own = f'{os.getpid()}.{secrets.token_hex(4)}'
+  partial = path.with_name(f'{path.name}.{own}.partial')
   try:
     with partial.open('wb') as file:
       file.write(content)

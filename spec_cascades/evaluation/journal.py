@@ -4,6 +4,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import datetime
+import errno
 import fcntl
 import json
 import os
@@ -51,9 +52,13 @@ class Journal:
         self._append(header(configuration))
 
   def add(self, *records: results.Record) -> None:
-    """Appends records; they are in the file when this returns."""
+    """Appends records; they are in the file when this returns.
+
+    Raises:
+      OSError: They are not, or not all: there is no room, say.
+    """
     with self.locked():
-      self._file.write(b''.join(
+      self._write(b''.join(
           results.to_json(r).encode() + b'\n' for r in records))
       self._refresh()
 
@@ -99,7 +104,16 @@ class Journal:
         self.notes.append(line)
 
   def _append(self, content: dict[str, Any]) -> None:
-    self._file.write(json.dumps(content, ensure_ascii=False).encode() + b'\n')
+    self._write(json.dumps(content, ensure_ascii=False).encode() + b'\n')
+
+  def _write(self, lines: bytes) -> None:
+    """Appends lines; OSError if not all of them are in the file."""
+    try:
+      if self._file.write(lines) < len(lines):  # nearly full: no error
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    except OSError as error:
+      raise OSError(error.errno, f"{self._path} can't be written, what was "
+                    f'there before is whole: {error.strerror}') from None
 
 
 def read(path: pathlib.Path) -> tuple[str, dict[Any, results.Record]]:

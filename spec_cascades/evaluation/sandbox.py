@@ -12,7 +12,8 @@ containers; no privilege is needed. Anywhere else nothing is run: see `check`.
 * A wall-clock limit, after which its process group is killed. It also dies with
   the process that asked for it.
 * An interpreter of its own with the standard library alone, an empty temporary
-  working directory, a bare environment, no input, and output to nowhere.
+  working directory, an environment that says no more than where its libraries
+  are, no input, and output to nowhere.
 
 What it does not do: a program may read whatever its user may read, including
 special files that react to being read; it has no way to tell anyone but by
@@ -40,6 +41,7 @@ SECONDS = 5
 MEMORY = 2**30
 WALL = 6                                     # wall-clock seconds a second
 ENVIRONMENT = dict(PYTHONHASHSEED='0', PYTHONUTF8='1')  # the same every time
+LIBRARIES = 'LD_LIBRARY_PATH'                # some interpreters need it
 SIGNALS = {signal.SIGSYS: 'forbidden system call'}
 
 
@@ -81,10 +83,12 @@ def run(program: str, tests: str = '', *, seconds: int = SECONDS,
     memory: Bytes of address space, the interpreter's own included.
 
   Raises:
-    ValueError: The kernel can't confine programs, so nothing was run.
+    ValueError: The kernel can't confine programs, or the interpreter does not
+      start, so nothing was run.
   """
   check()
   secret = secrets.token_hex(16)
+  libraries = {x: os.environ[x] for x in [LIBRARIES] if x in os.environ}
   task = dict(program=program, tests=tests, secret=secret, seconds=seconds,
               memory=memory)
   with (tempfile.TemporaryDirectory() as empty,
@@ -95,14 +99,12 @@ def run(program: str, tests: str = '', *, seconds: int = SECONDS,
         [sys.executable, '-s', '-S', '-P', '-B',
          str(pathlib.Path(confine.__file__))], stdin=given,
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=empty,
-        env=dict(ENVIRONMENT, HOME=empty), start_new_session=True)
+        env=dict(ENVIRONMENT, HOME=empty, **libraries), start_new_session=True)
     with process.stdout:
       late = _wait(process, WALL * seconds)
       said = process.stdout.read(1024)
   if not said.startswith(confine.READY):
-    raise ValueError('The kernel refused to confine a program (exit code '
-                     f'{process.returncode}), so it was not run; allow seccomp '
-                     'filters, or score on another machine.')
+    raise ValueError(_not_ready(process.returncode, late and WALL * seconds))
   if late:
     return Result('timeout', 'wall clock')
   return _verdict(said.removeprefix(confine.READY), secret, process.returncode)
@@ -119,6 +121,17 @@ def _wait(process: subprocess.Popen, seconds: float) -> bool:
       os.killpg(process.pid, signal.SIGKILL)
       process.wait()
   return False
+
+
+def _not_ready(code: int, waited: float) -> str:
+  """Why a program was not run; `waited` is 0 if its process ended by itself."""
+  if code in (confine.REFUSED, -signal.SIGSYS):
+    return ('The kernel refused to confine a program, so it was not run; allow '
+            'seccomp filters and resource limits, or score on another machine.')
+  how = f'not within {waited:g} s' if waited else f'exit code {code}'
+  return (f'The interpreter {sys.executable} did not start ({how}), so no '
+          f'program was run; see that it does with {LIBRARIES} as its only '
+          'variable, or score on another machine.')
 
 
 def _verdict(said: bytes, secret: str, code: int) -> Result:

@@ -1,7 +1,8 @@
 """Points of a sweep for TensorBoard, through clu: a run each, written once.
 
 A run is a directory with one event file: the point's figures at step 0, and its
-setting as hyperparameters, which the HPARAMS tab draws figures against.
+setting as hyperparameters, which the HPARAMS tab draws figures against. Its
+name says of which sweep it is, too: another one may have left runs there.
 TensorFlow is loaded by `load` and `write` only.
 """
 from __future__ import annotations
@@ -53,14 +54,22 @@ def write(directory: pathlib.Path, points: Mapping[str, points_lib.Point],
     points: All points of the sweep, by content key.
     rows: Of those that are done.
   """
-  names, folder = points_lib.file_names(points), directory / FOLDER
+  folder = directory / FOLDER
   folder.mkdir(exist_ok=True)
   partial = directory / f'{FOLDER}.partial'      # TensorBoard must not see it.
   for row in rows:
-    if not (folder / names[row.key]).exists():
+    run = folder / run_name(row, points[row.key])
+    if not run.exists():
       shutil.rmtree(partial, ignore_errors=True)
       _write(partial, row)
-      partial.rename(folder / names[row.key])
+      partial.rename(run)
+
+
+def run_name(row: results.Row, point: points_lib.Point) -> str:
+  """The label of a point, and what only this measurement of it has."""
+  label, = points_lib.file_names({row.key: point}).values()
+  key = results.content_key([row.key, row.sweep, row.started])
+  return f'{label}_{key[:12]}'
 
 
 def writer(directory: pathlib.Path) -> Any:

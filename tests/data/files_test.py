@@ -20,3 +20,18 @@ def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch):
     files.write_atomically(path, 'new')
   assert error.value.errno == errno.ENOSPC and '\n' not in str(error.value)
   assert path.read_text() == 'old' and os.listdir(tmp_path) == ['x.jsonl']
+
+
+def test_two_processes_of_one_number_may_write_one_file(tmp_path, monkeypatch):
+  """As in two containers that share a folder."""
+  path, sync = tmp_path / 'x.jsonl', os.fsync
+
+  def meanwhile(number):
+    monkeypatch.setattr(os, 'fsync', sync)
+    files.write_atomically(path, 'theirs')
+    assert path.read_text() == 'theirs'
+    sync(number)
+
+  monkeypatch.setattr(os, 'fsync', meanwhile)
+  files.write_atomically(path, 'ours')
+  assert path.read_text() == 'ours' and os.listdir(tmp_path) == ['x.jsonl']

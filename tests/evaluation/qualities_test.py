@@ -60,6 +60,19 @@ def test_rouge_is_the_mean_of_rouge_scores(name, kind):
   assert best > want
 
 
+def test_lsum_cuts_sentences_on_both_sides_as_t5_does():
+  """These are swapped: as one sentence, half of the words are in order."""
+  text, reference = 'a dog ran . the cat sat .', 'the cat sat . a dog ran .'
+  lines = 'the cat sat .\na dog ran .'
+  lsum, whole = map(qualities.make, ('ROUGE-Lsum', 'ROUGE-L'))
+  for other in (reference, lines):
+    assert lsum([text], [(other,)]) == lsum([other], [(text,)]) == 100
+    assert whole([text], [(other,)]) == 50
+  assert lsum([text], [('a cat .', reference)]) == 100
+  assert 'sentences:as in T5' in lsum.signature([(reference,)])
+  assert 'sentences' not in whole.signature([(reference,)])
+
+
 def test_an_unknown_quality_is_refused():
   with pytest.raises(ValueError, match="'BLEURT'; allowed: BLEU, ROUGE-1"):
     qualities.make('BLEURT')

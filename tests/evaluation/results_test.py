@@ -1,9 +1,11 @@
 """Rows, content keys and the journal survive what happens to files."""
 import ast
+import contextlib
 import dataclasses
 import importlib
 import json
 import pathlib
+import resource
 import shutil
 
 import fakesweep
@@ -73,6 +75,7 @@ def test_the_digest_is_of_all_that_makes_drafters():
   tree = ast.parse((results.ROOT / 'evaluation/kinds.py').read_text())
   names = {x.name for node in tree.body if isinstance(node, ast.ImportFrom)
            and node.module == 'spec_cascades.evaluation' for x in node.names}
+  names -= {'estimated'}               # says what drafts would cost elsewhere
   assert names and {f'evaluation/{x}.py' for x in names} <= set(results.ENGINE)
 
 
@@ -126,6 +129,38 @@ def test_a_line_cut_short_is_dropped_at_every_offset(tmp_path):
     journal.close()
     last = path.read_bytes().split(b'\n')[-2]
     assert results.Record(**json.loads(last)) == other
+
+
+@contextlib.contextmanager
+def room(size):
+  """No file grows beyond it: a longer write is cut short, the next refused."""
+  soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+  resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+  try:
+    yield
+  finally:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize('more', [0, 9], ids=['none', 'too_little'])
+def test_a_line_for_which_there_is_no_room_is_an_error(tmp_path, more):
+  """As where a disk is full, or nearly; what was there is not touched."""
+  path = tmp_path / 'journal.jsonl'
+  journal = open_journal(path)
+  journal.add(RECORD)
+  whole, other = path.read_bytes(), dataclasses.replace(RECORD, example=4)
+  for write in (lambda: journal.add(other), lambda: journal.note('started')):
+    with room(len(whole) + more), pytest.raises(
+        OSError, match="journal.jsonl can't be written, .* whole: ") as error:
+      write()
+    assert '\n' not in str(error.value)
+  assert list(journal.records) == [('k', 3, 0)] and not journal.notes
+  journal.add(other)
+  journal.close()
+  content = path.read_bytes()
+  assert content.startswith(whole) and content.count(b'\n') == 3
+  with room(9), pytest.raises(OSError, match="new.jsonl can't be written"):
+    open_journal(tmp_path / 'new.jsonl')
 
 
 def test_a_foreign_journal_is_refused_and_left_alone(tmp_path):

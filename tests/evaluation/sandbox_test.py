@@ -291,6 +291,30 @@ def test_a_kernel_that_refuses_is_said_to(tmp_path_factory, monkeypatch):
 
 
 @confined
+@pytest.mark.parametrize('line,wall,why', [
+    ('exit 127', sandbox.WALL, 'exit code 127'),
+    ('kill -STOP $$', .5, 'not within 0.5 s')])
+def test_an_interpreter_that_does_not_start_is_said_to(
+    tmp_path, monkeypatch, line, wall, why):
+  """As one whose libraries are not found, or on a machine that is too busy."""
+  program = tmp_path / 'python'
+  program.write_text(f'#!/bin/sh\n{line}\n')
+  program.chmod(0o755)
+  monkeypatch.setattr(sys, 'executable', str(program))
+  monkeypatch.setattr(sandbox, 'WALL', wall)
+  with pytest.raises(ValueError, match=f'not start \\({why}\\), so no') as told:
+    sandbox.run('', seconds=1)
+  assert 'kernel refused' not in str(told.value)
+
+
+@confined
+def test_an_interpreter_finds_its_libraries(traces, monkeypatch):
+  monkeypatch.setenv('LD_LIBRARY_PATH', '/nowhere', prepend=os.pathsep)
+  test = 'assert os.environ["LD_LIBRARY_PATH"].startswith("/nowhere")'
+  assert sandbox.run('import os', test) == sandbox.Result('passed')
+
+
+@confined
 def test_pass_at_1_is_of_code_and_all_tests():
   mbpp = qualities.make('MBPP')
   tests = ['assert f(1) == 1', 'assert f(2) == 4']

@@ -100,6 +100,8 @@ def test_files_page_and_terminal_have_the_same_numbers(written, summary):
                              summary.drafting, summary.analysis)
   assert {f.name for f in (directory / report.TABLES).iterdir()} == {
       f'{x.name}.{end}' for x in tables for end in ('md', 'tex', 'csv')}
+  assert all(export.OURS.fullmatch(f.name)
+             for f in (directory / report.TABLES).iterdir())
   for section in tables:
     path = directory / report.TABLES / section.name
     want = plain(section.table)
@@ -111,6 +113,37 @@ def test_files_page_and_terminal_have_the_same_numbers(written, summary):
     for cell in {x for line in section.table[1] for x in line}:
       assert cell in page
       assert section.name not in sections.TERMINAL or cell in text
+
+
+def test_tables_of_an_earlier_analysis_go(tmp_path):
+  """Those that are not made now, or have no line; not what others put there."""
+  full = (['method'], [['one']])
+  names = ['drafters', 'wins_at_equal_latency_T0.5', 'drafts', 'points']
+  folder = export.write(tmp_path, [sections.Section(name, 'title', full)
+                                   for name in names])
+  (folder / 'ours.tex').write_text('by hand')
+  assert len(list(folder.iterdir())) == 13
+  export.write(tmp_path, [sections.Section('points', 'title', full),
+                          sections.Section('drafts', 'title', (['a'], []))])
+  assert {f.name for f in folder.iterdir()} == {
+      'ours.tex', 'points.md', 'points.tex', 'points.csv'}
+
+
+def test_pictures_of_two_processes_do_not_meet(summary, tmp_path, monkeypatch):
+  """Two containers that share a folder may have one number of a process."""
+  taken = []
+
+  def drawn(paths, picture):
+    del picture
+    taken.extend(paths)
+    for path in paths:
+      path.touch()
+
+  monkeypatch.setattr(report.plot, 'write', drawn)
+  for _ in range(2):
+    report.draw(tmp_path, summary.rows, [ODD])
+  assert len(set(taken)) == 4
+  assert {path.name for path in tmp_path.iterdir()} == set(report.CURVES)
 
 
 def test_truncation_has_a_table_where_a_sweep_has_both(summary):

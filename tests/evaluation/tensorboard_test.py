@@ -40,16 +40,32 @@ def test_each_point_has_a_run_with_its_figures(rows, tmp_path):
            for path in tmp_path.rglob('events.*')}
   assert len(first) == 2
   tensorboard.write(tmp_path, points, rows)
+  names = {row.key: tensorboard.run_name(row, points[row.key]) for row in rows}
   assert {p.name for p in (tmp_path / tensorboard.FOLDER).iterdir()} == set(
-      points_lib.file_names(points).values())
+      names.values())
+  for key, label in points_lib.file_names(points).items():
+    assert names[key].startswith(f'{label}_')
   assert all(path.stat().st_mtime_ns == time for path, time in first.items())
   for row in rows:
-    name = points_lib.file_names(points)[row.key]
-    scalars, settings = read(tmp_path / tensorboard.FOLDER / name)
+    scalars, settings = read(tmp_path / tensorboard.FOLDER / names[row.key])
     want = {x: getattr(row, x) for x in tensorboard.SCALARS
             if getattr(row, x) is not None}
     assert scalars == pytest.approx(want, rel=1e-6) and settings == 1
     assert ('rejection_rate' in scalars) == (row.rejection_rate is not None)
+
+
+@pytest.mark.parametrize('change', [
+    dict(key='f' * 64), dict(sweep='t' * 64), dict(started='2027-01-01')])
+def test_figures_that_another_sweep_left_are_not_this_ones(rows, tmp_path,
+                                                           change):
+  """Its other files were moved away; or it is measured again."""
+  old, point = rows[0], fakesweep.points(CURVES)[rows[0].key]
+  new = dataclasses.replace(old, quality=1., **change)
+  for row in (old, new, new):
+    tensorboard.write(tmp_path, {row.key: point}, [row])
+  found = [read(run)[0]['quality']
+           for run in (tmp_path / tensorboard.FOLDER).iterdir()]
+  assert sorted(found) == pytest.approx(sorted([old.quality, 1.]))
 
 
 def test_what_a_kill_left_is_no_run(rows, tmp_path):

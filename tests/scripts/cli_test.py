@@ -1,5 +1,6 @@
 """Bad input to scripts: one line, exit code 2, nothing compiled or written."""
 import errno
+import io
 import json
 import pathlib
 import subprocess
@@ -10,6 +11,7 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / 'scripts'))
 import _cli  # noqa: E402
+import decode as decode_script  # noqa: E402
 
 QUICKSTART = 'gin/sweeps/quickstart.gin'
 # Many command lines in one process, since starting one takes seconds.
@@ -191,6 +193,22 @@ def test_what_may_pass_is_no_bad_input(error, code, monkeypatch, capsys):
     _cli.run(main)
   assert stop.value.code == code
   assert capsys.readouterr().err == f'a.py: {error}\n'
+
+
+def test_a_text_ends_where_a_line_does_and_nowhere_else(tmp_path, monkeypatch):
+  """Not at what Unicode counts as a line's end, too."""
+  path = tmp_path / 'texts.txt'
+  odd = 'a\x0bb\x0cc\x1cd\x1de\x1ef\x85g\u2028h\u2029i'
+  read = lambda *args: decode_script._texts(decode_script._flags(args))
+  for content, want in (
+      (odd, [odd]), (f'{odd}\n', [odd]), (f'{odd}\n\n', [odd, '']),
+      (f'\r\n{odd}\r\n{odd}', ['', odd, odd])):
+    path.write_bytes(content.encode())
+    assert read('--file', str(path)) == _cli.lines(str(path)) == want
+    monkeypatch.setattr(sys, 'stdin', io.StringIO(content))
+    assert read() == want
+  path.write_bytes(b'')
+  assert _cli.lines(str(path)) == []
 
 
 def test_decode_prints_the_same_traced_or_not(pair_dir, tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 import functools
 import os
 import pathlib
+import secrets
 from typing import Any, Callable, Sequence
 
 from spec_cascades.data import files
@@ -83,8 +84,8 @@ def draw(directory: pathlib.Path, rows: Sequence[results.Row],
 
 
 def _draw(directory, names, picture: Callable[..., Any], *args: Any) -> None:
-  partial = {name: directory / f'partial.{os.getpid()}.{name}'
-             for name in names}
+  own = f'{os.getpid()}.{secrets.token_hex(4)}'    # as in data/files.py
+  partial = {name: directory / f'partial.{own}.{name}' for name in names}
   plot.write(list(partial.values()), functools.partial(picture, *args))
   for name, path in partial.items():
     os.replace(path, directory / name)

@@ -15,20 +15,31 @@ from spec_cascades.evaluation.report import sections as sections_lib
 from spec_cascades.evaluation.report import table as table_lib
 
 FOLDER = 'tables'
+# Of any sweep; where --output is a paper's, the folder has other files, too.
+OURS = re.compile(
+    r'(verifier|points|drafts|drafters|chosen|claims|truncation|rejection|'
+    r'wins_at_equal_(quality|latency)_T[\d.e+-]+)\.(md|tex|csv)')
 # What Markdown gives a meaning to, within a line of a table.
 SPECIAL = re.compile(r'([\\`*_\[\]<>|~&$#!])')
 
 
 def write(directory: pathlib.Path, sections: Sequence[sections_lib.Section]
           ) -> pathlib.Path:
-  """Three files for each table that has a line; returns their folder."""
-  folder = directory / FOLDER
+  """Three files for each table that has a line; returns their folder.
+
+  Those of tables that only an earlier analysis had are removed.
+  """
+  folder, written = directory / FOLDER, set()
   folder.mkdir(parents=True, exist_ok=True)
   for section in sections:
     if section.table[1]:
       for ending, made in (('md', markdown), ('tex', latex), ('csv', comma)):
-        files.write_atomically(folder / f'{section.name}.{ending}',
-                               made(section.table))
+        path = folder / f'{section.name}.{ending}'
+        files.write_atomically(path, made(section.table))
+        written.add(path)
+  for path in list(folder.iterdir()):
+    if OURS.fullmatch(path.name) and path not in written:
+      path.unlink(missing_ok=True)
   return folder
 
 
