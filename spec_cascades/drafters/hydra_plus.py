@@ -49,6 +49,11 @@ class HydraPlus(Follower):
     return self.tree.num_nodes
 
   @property
+  def has_q(self) -> bool:
+    """Whether a head is left for q at the deepest drafts."""
+    return self.tree.has_q
+
+  @property
   def max_depth(self) -> int:
     """Of a draft."""
     return len(self.paths[-1])

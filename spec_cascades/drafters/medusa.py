@@ -51,6 +51,11 @@ class Medusa(struct.Fixed):
     """The root and the drafts."""
     return 1 + len(self.paths)
 
+  @property
+  def has_q(self) -> bool:
+    """Whether a head is left for q at the deepest drafts."""
+    return self.heads.heads.count > len(self.paths[-1])
+
   def init(self, params: Any, prompt: types.Prompt, hidden: Any,
            capacity: int) -> Float[Array, 'B E']:
     """The state that each root was predicted from; zeros without one."""
@@ -75,7 +80,7 @@ class Medusa(struct.Fixed):
     tokens = jnp.zeros((len(ctx.lengths), self.num_nodes), jnp.int32)
     tokens = tokens.at[:, 0].set(ctx.root)
     last, said = depth[-1], []
-    with_q = ctx.leaf_q and self.heads.heads.count > last
+    with_q = ctx.leaf_q and self.has_q
     for level in range(1, last + 1 + with_q):
       nodes, above = (np.flatnonzero(depth == x) for x in (level, level - 1))
       if not with_q:

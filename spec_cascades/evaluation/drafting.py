@@ -81,23 +81,23 @@ def of_curve(rule: Callable[..., Any], name: str, gamma: int
 
 
 def supplied(pair: pairs.Pair,
-             wanted: Iterable[tuple[str, int]]) -> pairs.Pair:
+             wanted: Iterable[tuple[Any, ...]]) -> pairs.Pair:
   """A pair with what its drafters read, each once.
 
   Args:
     pair: The models.
-    wanted: Names and draft lengths.
+    wanted: Names, draft lengths, and whether a rule reads q (left out: none).
 
   Raises:
     ValueError: The pair lacks a small model that one needs, a path does not
-      hold what it should, or this does not fit the pair or the length.
+      hold what it should, or this does not fit the pair, length or rule.
   """
   found = dict(pair.parts)
   # To pack parameters takes them, and workers may have to be sent them.
   outlined = functools.cache(lambda: dataclasses.replace(
       pair, verifier=pairs.outlined(pair.verifier),
       drafter=pair.drafter and pairs.outlined(pair.drafter)))
-  for name, gamma in dict.fromkeys(wanted):
+  for name, gamma, *reads_q in dict.fromkeys(wanted):
     kind, path = split(name)
     if pair.drafter is None and takes_small(name):
       rest = ', '.join(x for x, kind in KINDS.items() if not kind.small)
@@ -108,7 +108,12 @@ def supplied(pair: pairs.Pair,
     if kind is KINDS['adaptive']:
       found[name].params.block(gamma + 1)                # was it measured?
     if kinds.trained(kind):
-      kind.make(outlined(), gamma, found[name].params if path else None)
+      made, _ = kind.make(outlined(), gamma,
+                          found[name].params if path else None)
+      if any(reads_q) and not getattr(made, 'has_q', True):
+        raise ValueError(f'{name} with gamma {gamma} drafts with all of its '
+                         'heads, so that none is left for q, which a rule '
+                         'reads; allowed: a smaller gamma, or Lossless.')
   return dataclasses.replace(pair, parts=found)
 
 

@@ -107,8 +107,7 @@ class Run:
     self.pair = drafting.supplied(
         pairs.load(chosen.verifier, chosen.drafter, dtype=chosen.dtype,
                    progress=loading),
-        [(point.drafter or drafting.NULL, point.gamma)
-         for point in self.points])
+        points_lib.drafts(self.points, chosen.curves))
     self.engine = predict.Engine(
         self.pair, chosen.curves,
         [programs_lib.Bucket(*sizes) for sizes in chosen.buckets],

@@ -115,6 +115,15 @@ def expand(curves: Sequence[Curve], *, gamma: int, top_p: float = 1.0,
           float(heat), gamma=length, drafter=drafter, **warp))
   for point in points:
     rules.check_sampling(point.temperature, point.top_p, point.top_k)
+  kinds = collections.defaultdict(set)
+  for point in points:
+    kinds[point.method, point.temperature].add(
+        (point.rule, point.drafter, point.gamma))
+  for (method, _), some in kinds.items():
+    if len(some) > 1:
+      raise ValueError(f'Two curves are named {method} at one temperature, but '
+                       'differ in rule, drafter or gamma; allowed: a name for '
+                       'each, points.Curve.name.')
   twice = {p.label for p in points if points.count(p) > 1}
   if twice:
     raise ValueError(f'{min(twice)} is in the sweep twice; leave one out.')
@@ -122,6 +131,15 @@ def expand(curves: Sequence[Curve], *, gamma: int, top_p: float = 1.0,
     raise ValueError(f'Got {len(points)} points; allowed: {MAX_POINTS}. Split '
                      'the sweep.')
   return points
+
+
+def drafts(points: Sequence[Point], curves: Sequence[Curve]
+           ) -> list[tuple[str, int, bool]]:
+  """Of each point its drafter, draft length, and whether its rule reads q."""
+  reads = {rules.label(curve.rule): curve.rule.uses_q for curve in curves
+           if curve.rule.__name__ not in rules.BASELINES}
+  return [(point.drafter or drafting.NULL, point.gamma,
+           reads.get(point.rule, False)) for point in points]
 
 
 def file_names(points: Mapping[str, Point]) -> dict[str, str]:

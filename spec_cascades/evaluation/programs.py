@@ -64,6 +64,7 @@ class Programs:
     by_name = {rules.label(curve.rule): curve.rule for curve in curves}
     self._baselines = {name: rule for name, rule in by_name.items()
                        if rule.__name__ in rules.BASELINES}
+    self._labels = {rule: name for name, rule in by_name.items()}
     self._rules = {q: tuple(r for name, r in sorted(by_name.items())
                             if r.uses_q == q and name not in self._baselines)
                    for q in (False, True)}
@@ -74,7 +75,7 @@ class Programs:
   def name(self, point: points_lib.Point) -> Name:
     """The program that a point runs on."""
     own = point.rule if point.rule in self._baselines else ''
-    uses_q = any(rule.__name__ == point.rule for rule in self._rules[True])
+    uses_q = any(self._labels[x] == point.rule for x in self._rules[True])
     return Name(point.model, point.drafter, point.gamma, uses_q, own)
 
   def most(self, points: Iterable[points_lib.Point], buckets: Sequence[Bucket],
@@ -151,17 +152,17 @@ class Programs:
       rule = self._baselines[point.rule](alpha=jnp.float32(point.alpha))
       return jax.tree.map(jnp.asarray, rule)
     family = self._rules[self.name(point).uses_q]
-    made = tuple(_traced(rule, point) for rule in family)
-    index = [rule.__name__ for rule in family].index(point.rule)
+    index = [self._labels[rule] for rule in family].index(point.rule)
+    made = tuple(_traced(rule, point.alpha if i == index else None)
+                 for i, rule in enumerate(family))
     return made[0] if len(made) == 1 else targets.Choice(made, jnp.int32(index))
 
 
-def _traced(rule: Any, point: points_lib.Point) -> Any:
-  """A rule with its alpha on the device: the point's, or else its default."""
+def _traced(rule: Any, alpha: float | None) -> Any:
+  """A rule with its alpha on the device; None is its default."""
   if not rules.takes_alpha(rule):
     return rule()
-  chosen = rule.__name__ == point.rule
-  return rule(alpha=jnp.float32(point.alpha if chosen else rule().alpha))
+  return rule(alpha=jnp.float32(rule().alpha if alpha is None else alpha))
 
 
 @functools.lru_cache(maxsize=None)

@@ -28,14 +28,11 @@ def takes_alpha(rule: Callable[..., Any]) -> bool:
 
 
 def label(rule: Callable[..., Any]) -> str:
-  """A rule's name; of a baseline also the options that are not its defaults.
+  """A rule's name, and the options that are not its defaults.
 
-  SeqCascade(normalised=False), say. They are compiled in.
+  SeqCascade(normalised=False), say. Alpha is none of them.
   """
-  name = rule.__name__
-  if name not in BASELINES:
-    return name
-  made = rule()
+  name, made = rule.__name__, rule()
   given = [(f.name, getattr(made, f.name)) for f in dataclasses.fields(rule)
            if f.name != 'alpha' and getattr(made, f.name) != f.default]
   options = [f'{field}={getattr(x, "__name__", x)}' for field, x in given]

@@ -173,7 +173,7 @@ class Run:
     self.pair = drafting.supplied(
         pairs.load(sweep.verifier, sweep.drafter, dtype=sweep.dtype,
                    mesh=sweep.mesh, progress=loading),
-        [(point.drafter or drafting.NULL, point.gamma) for point in points])
+        points_lib.drafts(points, sweep.curves))
     self.buckets = [programs_lib.Bucket(*pair) for pair in sweep.buckets]
     words, texts = self.pair.vocabulary, self.examples
     self.eos = sweep.asking.ends(words)
@@ -238,15 +238,17 @@ class Run:
         failed, spent = at_work.failed, at_work.spent
       else:
         dealing.skip()
-      out = summary.summarise(
-          figures, journal.records, self.common(journal),
-          self.costs(journal, programs), _compilations(journal),
-          [f'{self.points[key].label}: {error}'
-           for key, error in failed.items()], self.sweep.validation)
+      with journal.locked():           # as `publishing` does, and why
+        out = summary.summarise(
+            figures, journal.records, self.common(journal),
+            self.costs(journal, programs), _compilations(journal),
+            [f'{self.points[key].label}: {error}'
+             for key, error in failed.items()], self.sweep.validation)
+        if out.rows:
+          results.write_rows(self.directory / RESULTS, out.rows)
+          measured.write(self.directory / SCORES, out.measured,
+                         results.content_key(self.configuration))
       if out.rows:
-        results.write_rows(self.directory / RESULTS, out.rows)
-        measured.write(self.directory / SCORES, out.measured,
-                       results.content_key(self.configuration))
         out = details.added(self, journal, programs, figures, out, progress)
       if self.sweep.tensorboard:       # also of a sweep that was run without
         with journal.locked():

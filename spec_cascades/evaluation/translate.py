@@ -75,7 +75,9 @@ class Translator:
 
   def __init__(self, pair: pairs.Pair, settings: Settings, *,
                max_input_length: int | None = None):
-    pair = drafting.supplied(pair, [(settings.drafter, settings.gamma)])
+    reads_q = rules.RULES[settings.rule].uses_q
+    pair = drafting.supplied(
+        pair, [(settings.drafter, settings.gamma, reads_q)])
     self._pair, self._settings = pair, settings
     self.limit = pair.max_input_length
     if max_input_length is not None:

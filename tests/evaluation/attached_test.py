@@ -10,6 +10,7 @@ import pytest
 
 import besides
 import tinypair
+from spec_cascades import baselines
 from spec_cascades import checkpoints
 from spec_cascades import decode
 from spec_cascades import targets
@@ -169,6 +170,24 @@ def test_what_does_not_fit_is_refused(place, tmp_path):
       pair = dataclasses.replace(pair, drafter=pair.verifier)
     with pytest.raises(ValueError, match=match):
       drafting.supplied(pair, [(name, gamma)])
+
+
+def test_heads_that_are_all_drafted_with_are_refused_where_a_rule_reads_q(
+    place):
+  pair, part = load(place), place / 'part'
+  for kind, name in (('heads', 'medusa'), ('prefix', 'hydra++')):
+    count, named = besides.CONFIGS[kind].count, f'{name}:{part}/{kind}'
+    drafting.supplied(pair, [(named, count - 1, True), (named, count, False),
+                             (named, count)])
+    with pytest.raises(ValueError, match=f'gamma {count} drafts with all of'):
+      drafting.supplied(pair, [(named, count, True)])
+  curves = [points.Curve(targets.Lossless), points.Curve(targets.Chow, (.4,)),
+            points.Curve(baselines.SeqCascade, (.5,))]
+  made = points.expand(curves, gamma=3)
+  assert {(point.rule, *reads) for point, (_, _, *reads) in zip(
+      made, points.drafts(made, curves))} == {
+          ('', False), ('Lossless', False), ('Chow', True),
+          ('SeqCascade', False)}
 
 
 def test_looking_at_what_is_read_packs_no_parameters(place):

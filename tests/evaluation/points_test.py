@@ -18,6 +18,19 @@ def expand(*curves, **kwargs):
   return points.expand(curves, **{'gamma': 5, **kwargs})
 
 
+def test_what_figures_can_not_tell_apart_needs_a_name():
+  """Figures go by method and temperature."""
+  chow = lambda **more: Curve(targets.Chow, (.2,), **more)
+  for one, two in (
+      (Curve(targets.Lossless), Curve(targets.Lossless, drafter='ngram')),
+      (chow(gammas=(3,)), chow(gammas=(5,))),
+      (chow(name='x'), Curve(targets.OPT, (.2,), name='x'))):
+    with pytest.raises(ValueError, match='at one temperature, but differ'):
+      expand(one, two)
+    expand(one, dataclasses.replace(two, name='y'))
+    expand(one, dataclasses.replace(two, temperatures=(.3,)))
+
+
 def own(decorate=struct.dataclass, base=struct.Fixed, *, name='Own',
         **members):
   """A class of rules that is not the package's."""
@@ -54,6 +67,8 @@ def test_both_models_alone_run_at_every_temperature():
     (Curve(targets.Lossless), dict(top_p=0.), 'top_p'),
     (Curve(targets.Lossless, temperatures=(-1.,)), {}, 'temperature'),
     (Curve(targets.Chow, (.1, .1)), {}, 'twice'),
+    (Curve(targets.Lossless, name='drafter'), {}, 'Two curves are named drafter'
+     ),
     (Curve(targets.OPT, tuple(range(300))), {}, 'allowed: 500')])
 def test_bad_points_are_refused_in_one_line(curve, kwargs, what):
   with pytest.raises(ValueError, match=what) as error:

@@ -1,10 +1,12 @@
 """Curves of sequential baselines, beside the rules that they are to equal."""
 import dataclasses
+from typing import ClassVar
 
 import gin
 import pytest
 
 from spec_cascades import baselines
+from spec_cascades import struct
 from spec_cascades import targets
 from spec_cascades.evaluation import points
 from spec_cascades.evaluation import programs
@@ -142,6 +144,37 @@ def test_options_are_in_the_key_and_in_the_program(clean):
   made = programs.Programs(None, curves)
   assert len({str(made.name(p)) for p in (one, two, opt)}) == 3
   assert [made._target(p).normalised for p in (one, two)] == [True, False]
+
+
+@struct.dataclass
+class Shared(struct.Fixed):
+  """A rule that is not the package's, with an option."""
+  share: float = .5
+  uses_q: ClassVar[bool] = False
+
+  def __call__(self, q, p):
+    return targets.Lossless()(q, p)
+
+
+def test_so_are_those_of_a_rule_of_ones_own(clean):
+  """Of two curves each decodes with its own."""
+  for kind in (Shared, Curve):
+    gin.external_configurable(kind, f'of_a_test.{kind.__name__}')
+  curves = []
+  for scope, share in (('one', .1), ('two', .9)):
+    gin.parse_config(
+        f'{scope}/of_a_test.Curve.rule = @{scope}/of_a_test.Shared\n'
+        f'{scope}/of_a_test.Shared.share = {share}')
+    with gin.config_scope(scope):
+      curves.append(gin.get_configurable('of_a_test.Curve')())
+  one, two = (p for p in expand(*curves) if p.rule and p.temperature)
+  assert (one.label, two.label) == ('Shared(share=0.1) T=1',
+                                    'Shared(share=0.9) T=1')
+  made = programs.Programs(None, curves)
+  assert made.name(one) == made.name(two)
+  for point, share in ((one, .1), (two, .9)):
+    rule = made._target(point)
+    assert rule.rules[int(rule.index)].share == share
 
 
 @pytest.mark.parametrize('curve,what', [
