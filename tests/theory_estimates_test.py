@@ -136,6 +136,30 @@ def test_round_starts_equal_enumeration(accept, gamma):
       theory.tokens_per_call(accept, gamma), len(accept) / want.sum())
 
 
+def test_tokens_per_call_by_depth():
+  """An example by hand; as without depths where they don't matter; simulated.
+  """
+  by_depth = theory.tokens_per_call_by_depth
+  assert by_depth([[[.5, 0], [1, .5], [1, 1]]]) == pytest.approx(3 / 1.75)
+  rng = np.random.default_rng(5)
+  flat = [rng.random(n) for n in (7, 1, 12)]
+  for gamma in (1, 2, 5):
+    wide = [np.repeat(x[:, None], gamma, 1) for x in flat]
+    assert by_depth(wide) == pytest.approx(theory.tokens_per_call(flat, gamma))
+  accept = rng.random((20000, 3)) ** [1, 2, 3]           # deeper, less often
+  rounds = drafts = 0
+  for row in accept:
+    rounds += drafts == 0
+    kept = drafts < 3 and rng.random() < row[drafts]
+    drafts = drafts + 1 if kept else 0
+  assert by_depth([accept]) == pytest.approx(len(accept) / rounds, rel=.02)
+  for bad, match in (([[[1.5]]], 'acceptance is 1.5'), ([], 'without a token'),
+                     ([[.5, .5]], 'tokens, depths'),
+                     ([np.zeros((3, 0))], 'tokens, depths')):
+    with pytest.raises(ValueError, match=match):
+      by_depth(bad)
+
+
 def test_round_starts_equal_simulation_on_a_long_text():
   rng = np.random.default_rng(1)
   accept = np.repeat(rng.beta(1, .5, 50), 20)         # easy and hard stretches

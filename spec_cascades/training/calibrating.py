@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-from typing import Any, Callable, Iterable, Mapping
+from typing import Any, Callable, Iterable, Iterator, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ from spec_cascades.training import start
 from spec_cascades.training import writing
 
 
-def accuracies(lm: Any, params: Any, batches: Iterable[Mapping[str, Any]],
+def accuracies(lm: Any, params: Any, some: Iterable[Mapping[str, Any]],
                ranks: int) -> np.ndarray:
   """How often choice r of head k is the token of a text, [K, R] in [0, 1].
 
@@ -33,7 +33,8 @@ def accuracies(lm: Any, params: Any, batches: Iterable[Mapping[str, Any]],
   Args:
     lm: A `heads.Headed`.
     params: Its parameters in checkpoint layout.
-    batches: Texts, as of `data.ParallelText`; those that the verifier writes.
+    some: Batches of texts, as of `data.ParallelText`; those that the verifier
+      writes.
     ranks: R, choices of a head.
   """
   @jax.jit
@@ -49,7 +50,7 @@ def accuracies(lm: Any, params: Any, batches: Iterable[Mapping[str, Any]],
     every = map(right, range(1, lm.heads.count + 1))
     return jnp.stack(list(every)), batch['weights'].sum()
 
-  found = [jax.device_get(count(params, batch)) for batch in batches]
+  found = [jax.device_get(count(params, batch)) for batch in some]
   return sum(x for x, _ in found) / max(sum(float(n) for _, n in found), 1)
 
 
@@ -94,7 +95,7 @@ def calibrate(run: loop.Run, *, nodes: int = 16, ranks: int = 8,
     return texts, sum(map(len, texts)) / max(calls, 1)
 
   texts, _ = decoded(rows[:half])
-  found = accuracies(lm, params, _batches(rows[:half], texts, width,
+  found = accuracies(lm, params, batches(rows[:half], texts, width,
                                           recipe.max_length), ranks)
   for k, row in enumerate(found, 1):
     log(f'head {k}: {" ".join(f"{x:.3f}" for x in row)}')
@@ -112,8 +113,10 @@ def calibrate(run: loop.Run, *, nodes: int = 16, ranks: int = 8,
   return tree
 
 
-def _batches(rows, texts, width, length, size=32):
-  """Inputs and the verifier's answers, padded."""
+def batches(rows: Sequence[Sequence[int]], texts: Sequence[Sequence[int]],
+            width: int, length: int, size: int = 32
+            ) -> Iterator[dict[str, np.ndarray]]:
+  """Inputs and what the verifier answered, padded, `size` rows at a time."""
   for i in range(0, len(rows), size):
     inputs, targets = rows[i:i + size], [x[:length] for x in texts[i:i + size]]
     lengths = np.array([len(x) for x in targets])

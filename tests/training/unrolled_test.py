@@ -21,6 +21,7 @@ from spec_cascades.models import layered
 from spec_cascades.training import ahead
 from spec_cascades.training import calibrating
 from spec_cascades.training import follow
+from spec_cascades.training import following
 from spec_cascades.training import loop
 from spec_cascades.training import losses
 from spec_cascades.training import optimizers
@@ -193,6 +194,10 @@ def test_what_is_trained_is_saved_and_drafts_by_name(
     state = loop.train(run, **QUIET)
     if kind == 'hydra++':
       tree = calibrating.calibrate(run, nodes=5, ranks=3, sentences=8, **QUIET)
+    else:
+      said = []
+      greedy_, drawn = following.report(run, 2, 6, log=said.append)
+      assert abs(greedy_.off) < 1e-3 and f'{drawn}' in said[1]
   jax.tree.map(np.testing.assert_array_equal, state.params['model'],
                whole.params)
   lines = open(f'{run.model_dir}/metrics.jsonl').read().splitlines()
