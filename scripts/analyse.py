@@ -10,6 +10,8 @@ results.jsonl, and split.jsonl if it made one. Without --validation and --seed
 these are the sweep's own tables, in runs/quickstart/tables as Markdown, LaTeX
 and CSV; report.html is left alone.
 --draw adds a picture of some curves, for a sweep of many: curves.png and .pdf.
+--tpu adds to the table of drafters what each would gain on a slice of TPUs, by
+what `compile_tpu.py --json` has written of a pair of models there.
 """
 from __future__ import annotations
 
@@ -35,6 +37,8 @@ def main(args: Sequence[str]) -> None:
       help='where the folder of tables goes; default: OUTPUT_DIR')
   add('--draw', nargs='+', metavar='METHOD', help='curves of a picture, by '
       'their names in the tables')
+  add('--tpu', type=pathlib.Path, metavar='FILE',
+      help='estimates of scripts/compile_tpu.py --json')
   flags = parser.parse_args(args)
   if flags.seed is not None and flags.seed < 0:
     raise ValueError(f'Got --seed {flags.seed}; allowed: whole numbers from 0.')
@@ -42,6 +46,7 @@ def main(args: Sequence[str]) -> None:
   from spec_cascades.evaluation import analysis
   from spec_cascades.evaluation import choosing
   from spec_cascades.evaluation import details
+  from spec_cascades.evaluation import estimated
   from spec_cascades.evaluation import measured as measured_lib
   from spec_cascades.evaluation import report
   from spec_cascades.evaluation import sweep
@@ -51,6 +56,7 @@ def main(args: Sequence[str]) -> None:
            if getattr(flags, name) is not None}
   if flags.validation is not None:
     choosing.check_share(flags.validation)
+  on = flags.tpu and estimated.read(flags.tpu.expanduser())
   measured = dataclasses.replace(
       measured_lib.read(flags.directory / sweep.SCORES,
                         flags.directory / sweep.JOURNAL), **given)
@@ -61,7 +67,7 @@ def main(args: Sequence[str]) -> None:
   tables = sections.of_sweep(
       rows, analysis.comparisons(measured.points, samples), measured.drafting(),
       analysis.analyse(measured, samples),
-      details.splits(flags.directory, rows[0].sweep))
+      details.splits(flags.directory, rows[0].sweep), on)
   print(sections.text(tables))
   for path in (*drawn, export.write(output, tables)):
     print(path)

@@ -30,6 +30,7 @@ from spec_cascades.evaluation import attached
 from spec_cascades.evaluation import costs
 from spec_cascades.evaluation import counted
 from spec_cascades.evaluation import datastores
+from spec_cascades.evaluation import estimated
 from spec_cascades.evaluation import meshes
 from spec_cascades.evaluation import pairs
 from spec_cascades.evaluation import shapes
@@ -55,6 +56,8 @@ class Kind:
     needs: What the path has to be of, if there has to be one.
     even: Whether its drafts take the same time whatever they are: they are
       never empty or shorter, and are not decoded by a loop of their own.
+    cost: Of the calls that a round makes, on a slice of TPUs; None if that does
+      not follow from their number.
   """
   make: Callable[[pairs.Pair, int, Any], tuple[Any, Any]]
   q: bool = True
@@ -62,6 +65,7 @@ class Kind:
   read: Callable[[str, pairs.Pair], tuple[Any, str]] | None = None
   needs: str = ''
   even: bool = True
+  cost: estimated.Cost | None = estimated.small
 
 
 def _chain(pair, gamma, part):
@@ -252,10 +256,13 @@ def _attached(make, name, **options):
   return Kind(functools.partial(make, name=name), read=attached.read, **options)
 
 
-_MASKS = dict(small=False, read=attached.masks,
+_WHOLE = estimated.part(1.)
+_MASKS = dict(small=False, read=attached.masks, cost=_WHOLE,
               needs='a run of gin/train/pass.gin or space.gin')
+_LOOKED_UP = dict(small=False, cost=estimated.nothing)
 KINDS = dict(
-    null=Kind(lambda pair, gamma, part: (null.Null(), None), False, False),
+    null=Kind(lambda pair, gamma, part: (null.Null(), None), q=False,
+              **_LOOKED_UP),
     chain=Kind(_chain), tracking=Kind(_tracking, even=False),
     cascade=Kind(_cascade, even=False),
     horizontal=Kind(_horizontal, q=False, even=False),
@@ -267,27 +274,31 @@ KINDS = dict(
     spectr=Kind(_spectr),
     specinfer=Kind(_specinfer, read=attached.whole,
                    needs='a second small model'),
-    counts=Kind(_counts, small=False, read=_file(counted.read),
-                needs='a table of scripts/count_table.py'),
-    medusa=_attached(attached.medusa_tree, 'medusa'),
-    **{'hydra++': _attached(attached.hydra_tree, 'hydra++')},
-    eagle=_attached(attached.eagle_chain, 'eagle'),
-    eagle_tree=_attached(attached.eagle_grown, 'eagle_tree'),
-    eagle3=_attached(attached.eagle_chain, 'eagle3'),
-    eagle3_tree=_attached(attached.eagle_grown, 'eagle3_tree'),
-    ngram=Kind(lambda pair, gamma, part: (ngram.NGram(gamma), None), False,
-               False, even=False),
-    jacobi=Kind(lambda pair, gamma, part: (jacobi.Jacobi(gamma), None), False,
-                False),
-    lookahead=Kind(_lookahead, False, False),
-    recycling=Kind(_recycling, False, False),
+    counts=Kind(_counts, read=_file(counted.read),
+                needs='a table of scripts/count_table.py', **_LOOKED_UP),
+    medusa=_attached(attached.medusa_tree, 'medusa', cost=estimated.heads),
+    **{'hydra++': _attached(attached.hydra_tree, 'hydra++',
+                            cost=estimated.layer_and_heads)},
+    eagle=_attached(attached.eagle_chain, 'eagle', cost=estimated.layer),
+    eagle_tree=_attached(attached.eagle_grown, 'eagle_tree',
+                         cost=estimated.layer),
+    eagle3=_attached(attached.eagle_chain, 'eagle3', cost=estimated.layer),
+    eagle3_tree=_attached(attached.eagle_grown, 'eagle3_tree',
+                          cost=estimated.layer),
+    ngram=Kind(lambda pair, gamma, part: (ngram.NGram(gamma), None), q=False,
+               even=False, **_LOOKED_UP),
+    jacobi=Kind(lambda pair, gamma, part: (jacobi.Jacobi(gamma), None),
+                q=False, **_LOOKED_UP),
+    lookahead=Kind(_lookahead, q=False, **_LOOKED_UP),
+    recycling=Kind(_recycling, q=False, **_LOOKED_UP),
     space=Kind(attached.masks_behind_each, **_MASKS),
-    rest=Kind(_rest, False, False, _datastore,
-              'a datastore of scripts/build_datastore.py', even=False),
-    skip=Kind(_skip, small=False), exit=Kind(_exit, small=False),
-    pipelined=Kind(_pipelined, small=False),
-    retrieved=Kind(_retrieved, small=False),
-    triforce=Kind(_triforce, even=False),
+    rest=Kind(_rest, q=False, read=_datastore, even=False,
+              needs='a datastore of scripts/build_datastore.py', **_LOOKED_UP),
+    skip=Kind(_skip, small=False, cost=estimated.part(2 / 3)),
+    exit=Kind(_exit, small=False, cost=estimated.part(1 / 3)),
+    pipelined=Kind(_pipelined, small=False, cost=estimated.part(1 / 2)),
+    retrieved=Kind(_retrieved, small=False, cost=_WHOLE),
+    triforce=Kind(_triforce, even=False, cost=None),
     sublayers=Kind(_sublayers, small=False, read=_skipped, even=False,
-                   needs='what scripts/search_layers.py wrote'),
+                   needs='what scripts/search_layers.py wrote', cost=None),
     **{'pass': Kind(attached.masks_behind_root, **_MASKS)})

@@ -7,6 +7,8 @@ import sys
 import cli_test
 import pytest
 
+from spec_cascades.evaluation import estimated
+
 sys.path.insert(0, str(cli_test.ROOT / 'scripts'))
 import tpu_table  # noqa: E402
 
@@ -121,6 +123,9 @@ def test_what_is_written_is_what_the_table_reads(tmp_path, more):
   assert len(cells) == len(tpu_table.HEAD) and '-' not in cells
   assert cells[-1] == 'none' and 'all-reduce' in cells[3]
   assert row['case']['rules'] == ('fsdp' if more else 'tensor')
+  on = estimated.read(path)
+  assert on.name == 'v4-32' and on.small == row['cost']
+  assert 0 < on.layer == pytest.approx(1 - on.head)            # one layer
   for line in ('whole loop: ', 'no exchange, host', 'verification of 8',
                f'best gamma {row["gamma"]}',
                '7,200 outputs of 16 tokens, 6.6 rounds of gamma 2 and'):

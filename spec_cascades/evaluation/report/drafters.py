@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Sequence
 
+from spec_cascades.evaluation import estimated
+from spec_cascades.evaluation import kinds
 from spec_cascades.evaluation import metrics
 from spec_cascades.evaluation import points as points_lib
 from spec_cascades.evaluation import results
@@ -17,25 +19,40 @@ MEANING = (
     'speed-up if a block cost the verifier what a token does, all else as '
     'timed here: what verification costs beyond that is why a drafter that '
     'gains there gains less here, or loses.')
+ELSEWHERE = (
+    ' on {name}: estimated, the tokens of this table at the costs of {models} '
+    'there. Nothing but the verifier, small '
+    'models, layers and heads costs there; a call of Medusa counts as one head.'
+    ' "-": not known from that.')
+
+
+def meaning(on: estimated.Slice | None = None) -> str:
+  """The note below the table."""
+  return MEANING + (ELSEWHERE.format(name=on.name, models=on.models)
+                    if on else '')
 
 
 def table(rows: Sequence[results.Row],
           drafting: Sequence[tuple[points_lib.Point, metrics.Drafting]],
-          splits: Sequence[split_lib.Split]) -> table_lib.Table:
+          splits: Sequence[split_lib.Split],
+          on: estimated.Slice | None = None) -> table_lib.Table:
   """One line per curve with drafts and temperature, the most tokens first.
 
   Args:
     rows: Of a sweep.
     drafting: What its drafts yielded, see `metrics.drafting`.
     splits: Where its time went; points that are not there have no such cells.
+    on: A slice of TPUs to estimate speed-ups on.
 
   Returns:
     Cells: method, alpha, T, tokens a verifier call and their interval,
     acceptance by depth, drafting's share of the time, speed-up over the
-    verifier alone and its interval, and the speed-up were verification flat.
+    verifier alone and its interval, the speed-up were verification flat, and
+    that on the slice, if one is given.
   """
   head = ['method', 'alpha', 'T', 'tokens/call', '95 %', 'accepted',
-          'drafting', 'speed-up', '95 %', 'if flat']
+          'drafting', 'speed-up', '95 %', 'if flat',
+          *([f'on {on.name}'] if on else ())]
   name = lambda x: (x.method, x.alpha, x.temperature)
   yields = {name(point): found for point, found in drafting}
   parts = {name(x): x for x in splits}
@@ -52,8 +69,15 @@ def table(rows: Sequence[results.Row],
         f'{part.drafting / sum(part.parts):.0%}' if part else table_lib.NONE,
         f'{1 / row.relative_latency:.2f}x',
         table_lib.span(1 / row.relative_high, 1 / row.relative_low, 2),
-        f'{flat(part, alone):.2f}x' if part and alone else table_lib.NONE])
+        f'{flat(part, alone):.2f}x' if part and alone else table_lib.NONE,
+        *([_elsewhere(row, on)] if on else ())])
   return head, body
+
+
+def _elsewhere(row, on) -> str:
+  kind = kinds.KINDS[row.drafter.partition(':')[0]]
+  found = estimated.speedup(row, kind.cost, on)
+  return table_lib.NONE if found is None else f'{found:.2f}x'
 
 
 def flat(part: split_lib.Split, alone: split_lib.Split) -> float:

@@ -8,6 +8,7 @@ from typing import Sequence
 
 from spec_cascades.evaluation import analysis as analysis_lib
 from spec_cascades.evaluation import choosing
+from spec_cascades.evaluation import estimated
 from spec_cascades.evaluation import findings
 from spec_cascades.evaluation import frontier
 from spec_cascades.evaluation import metrics
@@ -80,8 +81,11 @@ def of_sweep(rows: Sequence[results.Row],
              comparisons: Sequence[frontier.Comparison],
              drafting: Sequence[tuple[points_lib.Point, metrics.Drafting]],
              analysis: analysis_lib.Analysis,
-             splits: Sequence[split_lib.Split] | None = None) -> list[Section]:
-  """Every table there is, for files; some need a time split."""
+             splits: Sequence[split_lib.Split] | None = None,
+             on: estimated.Slice | None = None) -> list[Section]:
+  """Every table there is, for files; that of drafters needs a time split or a
+  slice of TPUs to estimate speed-ups on.
+  """
   metric = rows[0].metric
   return [
       Section('verifier', 'Against the verifier alone',
@@ -89,8 +93,8 @@ def of_sweep(rows: Sequence[results.Row],
       Section('points', 'All points', table.points(rows)),
       Section('drafts', 'What the drafts yielded', table.drafting(drafting)),
       *([Section('drafters', drafters.TITLE,
-                 drafters.table(rows, drafting, splits), drafters.MEANING)]
-        if splits else ()),
+                 drafters.table(rows, drafting, splits or (), on),
+                 drafters.meaning(on))] if splits or on else ()),
       *of_analysis(analysis, metric)]
 
 
