@@ -8,6 +8,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/setup.sh requirements-test.txt
 export JAX_PLATFORMS=${JAX_PLATFORMS:-cpu}
+# Tests start hundreds of processes; each would compile all sources anew.
+unset PYTHONDONTWRITEBYTECODE
 .venv/bin/ruff check .
 if [ $# -eq 0 ]; then
   set -- -m "not slow"

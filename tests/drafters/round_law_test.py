@@ -1,0 +1,138 @@
+"""Every drafter x every rule: each token of a round is drawn from pi there.
+
+A round visits nodes of its draft; whatever it has kept so far, its next token
+has the law pi = T(q, p) of the node that it stands at. So of many rows at the
+same place, those that kept the same drafts are draws from one law, and p there
+has to be the table's. That holds for drafters of any kind: where q comes from a
+head or from guessed states, where drafts are drawn, chosen or looked up, and of
+trees, too. Two greedy rounds come first, so that what is drafted from has been
+written by rounds.
+
+Texts as a whole are tested in law_test.py, for drafters whose q is the same
+wherever a round begins.
+"""
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from spec_cascades import decode, targets, verify
+from spec_cascades.warp import Warp
+from tests.common import (
+    P, ROUND_CASES, ROUND_LEVEL, keys, p_value, prompt)
+from tests.conformance_test import BESIDE, DRAFTERS, FUSED, LM, RULES
+
+ROWS, WARP = 2**13, Warp(.8, top_p=.95)
+STEP, INIT = map(jax.jit, (decode.GenSpecSample.step,
+                           decode.GenSpecSample.init))
+PLAIN = {name: rule for name, rule in RULES.items()
+         if not rule.uses_q and name != 'Choice'}
+# Lossless among them: what rounds that read q do without it.
+READING = {'Lossless': RULES['Lossless'],
+           **{name: rule for name, rule in RULES.items() if rule.uses_q}}
+K_SEQ = 'SpecTr', 'Chain', 'Below'      # drafts that are drawn independently
+CASES = [(name, 'rejection') for name in DRAFTERS] + [
+    (name, 'k_seq') for name in K_SEQ]
+JUDGES = dict(rejection=verify.Rejection(), k_seq=verify.KSeq())
+
+
+def made(name, judge='rejection'):
+  drafter, params = DRAFTERS[name][0][0], DRAFTERS[name][1]
+  lm = FUSED.verifier if params is BESIDE[FUSED] else LM
+  return decode.GenSpecSample(lm, drafter, 20, JUDGES[judge], eos=-1), params
+
+
+def choice(rules, name):
+  return targets.Choice(tuple(rules.values()),
+                        jnp.int32(list(rules).index(name)))
+
+
+@functools.cache
+def rules_of(name):
+  """Those that a drafter serves: with q, if it has one."""
+  spec, params = made(name)
+  state = jax.eval_shape(spec.init, P, params, prompt(2), keys(2))
+  try:
+    jax.eval_shape(spec.step, P, params, RULES['Chow'], WARP, state)
+  except ValueError as error:
+    assert 'needs q, but' in str(error), error
+    return PLAIN
+  return {**PLAIN, **READING}
+
+
+def rounds(name, judge, rules):
+  """Of each rule: what rows emitted, the nodes they stood at, p and pi there.
+  """
+  spec, params = made(name, judge)
+  start = INIT(spec, P, params, prompt(ROWS), keys(ROWS, 21))
+  for _ in range(2):
+    start, _ = STEP(spec, P, params, choice(rules, 'Lossless'), Warp(0.), start)
+  begun = np.asarray(start.tokens[0, :start.lengths[0]])
+  assert (np.asarray(start.lengths) == len(begun)).all()    # greedy: all alike
+  for rule in rules:
+    target = choice(rules, rule)
+    end, seen = STEP(spec, P, params, target, WARP, start)
+    assert not np.asarray(end.fault).any()
+    judged = seen.draft.judged
+    p = WARP(seen.logits[:, :judged.tree.tokens.shape[1]])
+    pi = target(judged.prediction if target.uses_q else None, p).pi
+    count = np.asarray(end.lengths) - len(begun)
+    nodes = np.asarray(seen.verdict.path)
+    new = np.asarray(end.tokens)[:, len(begun):len(begun) + nodes.shape[1]]
+    yield rule, begun, count, new, nodes, np.asarray(p.probs), np.asarray(pi)
+
+
+def laws(begun, count, new, nodes, p, pi):
+  """By depth: how often each token followed each text, and how often it is due.
+
+  Asserts that p is the table's, and that pi depends on nothing but the text.
+  """
+  table = np.asarray(WARP(P.reshape(1, 25, 5)).probs).reshape(5, 5, 5)
+  for depth in range(count.max()):
+    rows = np.flatnonzero(count > depth)
+    here = p[rows, nodes[rows, depth]], pi[rows, nodes[rows, depth]]
+    context = np.concatenate(
+        [np.broadcast_to(begun[-2:], (len(rows), 2)), new[rows, :depth]], 1)
+    np.testing.assert_allclose(
+        here[0], table[context[:, -2], context[:, -1]], atol=1e-5)
+    texts, which = np.unique(context, axis=0, return_inverse=True)
+    counts, due = np.zeros((2, len(texts), 5))
+    np.add.at(counts, (which, new[rows, depth]), 1)
+    np.add.at(due, which, here[1])
+    own = due / due.sum(1, keepdims=True)
+    np.testing.assert_allclose(here[1], own[which], atol=2e-5)
+    yield counts, due
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('case', CASES, ids='-'.join)
+def test_each_token_of_a_round_is_drawn_from_pi(case):
+  name, judge = case
+  kinds, told, deep = rules_of(name), 0, 0
+  for rules in (PLAIN, READING)[:1 + (kinds is not PLAIN)]:
+    for rule, *found in rounds(name, judge, rules):
+      plain = np.asarray(found[-2])
+      for depth, (counts, due) in enumerate(laws(*found)):
+        assert p_value(counts, due) > ROUND_LEVEL, (rule, depth)
+        deep = max(deep, depth)
+        if depth or not rules[rule].uses_q:
+          continue
+        other = counts.sum() * plain[0, 0]           # as if the rule was not
+        if np.abs(other - due[0]).sum() > .1 * due.sum():
+          assert p_value(counts[0], other) < ROUND_LEVEL, rule
+          told += 1
+  assert deep or name == 'Null'
+  assert kinds is PLAIN or told > 4
+
+
+def test_false_alarms_are_allowed_for():
+  depths = max(made(name)[0].drafter.num_nodes for name in DRAFTERS)
+  assert len(CASES) * (len(PLAIN) + len(READING)) * depths <= ROUND_CASES
+
+
+def test_the_drafters_with_q_are_known():
+  without = {'Null', 'NGram', 'Jacobi', 'Recycling', 'Retrieval', 'Lookahead'}
+  found = {name for name in DRAFTERS if rules_of(name) is PLAIN}
+  assert found >= without and {'Medusa', 'Eagle', 'PaSS'} & found == set()
