@@ -158,15 +158,17 @@ class Shared(struct.Fixed):
 
 def test_so_are_those_of_a_rule_of_ones_own(clean):
   """Of two curves each decodes with its own."""
-  for kind in (Shared, Curve):
-    gin.external_configurable(kind, f'of_a_test.{kind.__name__}')
+  def curve(rule=None):                # gin would know Curve by this name only
+    return Curve(rule)
+  gin.external_configurable(Shared, 'of_a_test.Shared')
+  gin.external_configurable(curve, 'of_a_test.curve')
   curves = []
   for scope, share in (('one', .1), ('two', .9)):
     gin.parse_config(
-        f'{scope}/of_a_test.Curve.rule = @{scope}/of_a_test.Shared\n'
+        f'{scope}/of_a_test.curve.rule = @{scope}/of_a_test.Shared\n'
         f'{scope}/of_a_test.Shared.share = {share}')
     with gin.config_scope(scope):
-      curves.append(gin.get_configurable('of_a_test.Curve')())
+      curves.append(gin.get_configurable('of_a_test.curve')())
   one, two = (p for p in expand(*curves) if p.rule and p.temperature)
   assert (one.label, two.label) == ('Shared(share=0.1) T=1',
                                     'Shared(share=0.9) T=1')

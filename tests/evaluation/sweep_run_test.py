@@ -1,5 +1,6 @@
 """A small sweep, run here: programs, rows, equality, and going on."""
 import dataclasses
+import fcntl
 import json
 
 import pytest
@@ -95,6 +96,26 @@ def test_a_finished_sweep_runs_nothing_again(sweep, done):
 
 class Killed(BaseException):
   """As if by a signal: nothing gets to tidy up."""
+
+
+def test_nobody_else_writes_while_the_last_rows_are_made(
+    sweep, done, monkeypatch):
+  """Or a process that lacks a point would remove another's row of it."""
+  run, held = done[0], []
+
+  def locked(make):
+    def wrapped(*args, **kwargs):
+      with (run.directory / sweep_lib.JOURNAL).open() as other:
+        with pytest.raises(BlockingIOError):
+          fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      held.append(make.__name__)
+      return make(*args, **kwargs)
+    return wrapped
+  for module, name in ((sweep_lib.summary, 'summarise'),
+                       (sweep_lib.results, 'write_rows')):
+    monkeypatch.setattr(module, name, locked(getattr(module, name)))
+  sweep_lib.Run(sweep)(Bar)
+  assert held == ['summarise', 'write_rows']
 
 
 def test_rows_are_written_as_their_points_finish(sweep, done, monkeypatch,
