@@ -5,7 +5,7 @@ has the law pi = T(q, p) of the node that it stands at. So of many rows at the
 same place, those that kept the same drafts are draws from one law, and p there
 has to be the table's. That holds for drafters of any kind: where q comes from a
 head or from guessed states, where drafts are drawn, chosen or looked up, and of
-trees, too. Two greedy rounds come first, so that what is drafted from has been
+trees, too. Greedy rounds come first, so that what is drafted from has been
 written by rounds.
 
 Texts as a whole are tested in law_test.py, for drafters whose q is the same
@@ -32,6 +32,8 @@ PLAIN = {name: rule for name, rule in RULES.items()
 # Lossless among them: what rounds that read q do without it.
 READING = {'Lossless': RULES['Lossless'],
            **{name: rule for name, rule in RULES.items() if rule.uses_q}}
+# Greedy rounds before: those that look up need a text that repeats itself.
+BEFORE = dict(NGram=6, Jacobi=6, Lookahead=6)
 K_SEQ = 'SpecTr', 'Chain', 'Below'      # drafts that are drawn independently
 CASES = [(name, 'rejection') for name in DRAFTERS] + [
     (name, 'k_seq') for name in K_SEQ]
@@ -41,7 +43,7 @@ JUDGES = dict(rejection=verify.Rejection(), k_seq=verify.KSeq())
 def made(name, judge='rejection'):
   drafter, params = DRAFTERS[name][0][0], DRAFTERS[name][1]
   lm = FUSED.verifier if params is BESIDE[FUSED] else LM
-  return decode.GenSpecSample(lm, drafter, 20, JUDGES[judge], eos=-1), params
+  return decode.GenSpecSample(lm, drafter, 40, JUDGES[judge], eos=-1), params
 
 
 def choice(rules, name):
@@ -67,7 +69,7 @@ def rounds(name, judge, rules):
   """
   spec, params = made(name, judge)
   start = INIT(spec, P, params, prompt(ROWS), keys(ROWS, 21))
-  for _ in range(2):
+  for _ in range(BEFORE.get(name, 2)):
     start, _ = STEP(spec, P, params, choice(rules, 'Lossless'), Warp(0.), start)
   begun = np.asarray(start.tokens[0, :start.lengths[0]])
   assert (np.asarray(start.lengths) == len(begun)).all()    # greedy: all alike
@@ -87,8 +89,8 @@ def rounds(name, judge, rules):
 def laws(begun, count, new, nodes, p, pi):
   """By depth: how often each token followed each text, and how often it is due.
 
-  By pi, and as if the rule was lossless. Asserts that p is the table's, and that
-  pi depends on nothing but the text.
+  By pi, and as if the rule was lossless. Asserts that p is the table's, and
+  that pi depends on nothing but the text.
   """
   table = np.asarray(WARP(P.reshape(1, 25, 5)).probs).reshape(5, 5, 5)
   for depth in range(count.max()):
