@@ -215,7 +215,7 @@ def _steps(programs: Any, chip: Any, flags: argparse.Namespace,
       verify_ms=1e3 * guess.times.block(1), round_ms=1e3 * whole,
       judging=judged / whole, sampling_ms=1e3 * drawn, gamma=plan.gamma,
       tokens=plan.tokens, max_gamma=plan.max_gamma, speedup=plan.speedup,
-      acceptance=rates, **programs.shares())
+      acceptance=rates, **roofline.shares(programs))
 
 
 def _bill(programs: Any, chip: Any, flags: argparse.Namespace,

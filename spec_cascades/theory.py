@@ -238,14 +238,24 @@ def round_starts(accept: Sequence[float] | np.ndarray,
   Raises:
     ValueError: A probability outside [0, 1], or a gamma below 0.
   """
+  return round_starts_by_depth(
+      np.asarray(accept)[..., None] * np.ones(_draft_length(gamma)))
+
+
+def round_starts_by_depth(accept: np.ndarray) -> np.ndarray:
+  """The same where acceptance depends on how far a round has come: [..., T].
+
+  As with EAGLE. accept: [..., T, gamma], that token t is accepted by a round
+  with k drafts before it; [[.5, 0], [1, .5], [1, 1]] gives [1, .5, .25].
+  """
   accept = np.asarray(accept, np.float64)
   check.interval('Probability of acceptance', accept, 0, 1)
-  state = np.zeros((*accept.shape[:-1], _draft_length(gamma) + 1))
+  state = np.zeros((*accept.shape[:-2], accept.shape[-1] + 1))
   state[..., 0] = 1                                   # [..., drafts so far]
-  starts = np.empty_like(accept)
-  for t in range(accept.shape[-1]):
+  starts = np.empty(accept.shape[:-1])
+  for t in range(accept.shape[-2]):
     starts[..., t] = state[..., 0]
-    grown = state[..., :-1] * accept[..., t, None]
+    grown = state[..., :-1] * accept[..., t, :]
     ended = state[..., -1] + (state[..., :-1] - grown).sum(-1)
     state = np.concatenate([ended[..., None], grown], -1)
   return starts
@@ -274,44 +284,6 @@ def tokens_per_call(accept: Texts, gamma: int) -> float:
   """
   rounds = expected_rounds(accept, gamma).sum()
   return float(sum(len(text) for text in _texts(accept)) / rounds)
-
-
-def tokens_per_call_by_depth(accept: Sequence[np.ndarray]) -> float:
-  """The same where acceptance depends on how far into a round a token is.
-
-  As for drafters whose q does, such as EAGLE's, which is guessed further from
-  what the verifier has read with each token: gamma is as many as depths.
-
-    tokens_per_call_by_depth([[[.5, 0], [1, .5], [1, 1]]])    # 3 / 1.75
-
-  Token 0 starts a round, and is accepted half the time: then token 1 is judged
-  at depth 1, else it starts a round, which accepts it. So token 2 starts one if
-  1 was rejected at depth 1 (.25).
-
-  Args:
-    accept: Of each text [T, gamma]: the probability that token t is accepted
-      by a round that has accepted k drafts before it, k from 0.
-
-  Raises:
-    ValueError: A probability outside [0, 1], no depth, or no token at all.
-  """
-  rounds, tokens = 0., 0
-  for text in accept:
-    text = np.asarray(text, np.float64)
-    if text.ndim != 2 or not text.shape[1]:
-      raise ValueError(f'Got acceptance of shape {text.shape} for a text; '
-                       'allowed: (tokens, depths), a depth at least.')
-    check.interval('Probability of acceptance', text, 0, 1)
-    state = np.eye(1, text.shape[1] + 1)[0]            # [drafts so far]
-    for kept in text:
-      rounds += state[0]
-      grown = state[:-1] * kept
-      state = np.append(state[-1] + (state[:-1] - grown).sum(), grown)
-    tokens += len(text)
-  if not tokens:
-    raise ValueError(f'Got {len(accept)} texts without a token; give the '
-                     'acceptance of at least one token.')
-  return tokens / rounds
 
 
 def _texts(accept) -> list[np.ndarray]:

@@ -136,28 +136,25 @@ def test_round_starts_equal_enumeration(accept, gamma):
       theory.tokens_per_call(accept, gamma), len(accept) / want.sum())
 
 
-def test_tokens_per_call_by_depth():
+def test_round_starts_by_depth():
   """An example by hand; as without depths where they don't matter; simulated.
   """
-  by_depth = theory.tokens_per_call_by_depth
-  assert by_depth([[[.5, 0], [1, .5], [1, 1]]]) == pytest.approx(3 / 1.75)
+  by_depth = theory.round_starts_by_depth
+  np.testing.assert_allclose(by_depth([[.5, 0], [1, .5], [1, 1]]), [1, .5, .25])
   rng = np.random.default_rng(5)
-  flat = [rng.random(n) for n in (7, 1, 12)]
+  flat = rng.random((2, 12))
   for gamma in (1, 2, 5):
-    wide = [np.repeat(x[:, None], gamma, 1) for x in flat]
-    assert by_depth(wide) == pytest.approx(theory.tokens_per_call(flat, gamma))
+    np.testing.assert_allclose(by_depth(np.repeat(flat[..., None], gamma, -1)),
+                               theory.round_starts(flat, gamma))
   accept = rng.random((20000, 3)) ** [1, 2, 3]           # deeper, less often
   rounds = drafts = 0
   for row in accept:
     rounds += drafts == 0
     kept = drafts < 3 and rng.random() < row[drafts]
     drafts = drafts + 1 if kept else 0
-  assert by_depth([accept]) == pytest.approx(len(accept) / rounds, rel=.02)
-  for bad, match in (([[[1.5]]], 'acceptance is 1.5'), ([], 'without a token'),
-                     ([[.5, .5]], 'tokens, depths'),
-                     ([np.zeros((3, 0))], 'tokens, depths')):
-    with pytest.raises(ValueError, match=match):
-      by_depth(bad)
+  assert by_depth(accept).sum() == pytest.approx(rounds, rel=.02)
+  with pytest.raises(ValueError, match='acceptance is 1.5'):
+    by_depth([[1.5]])
 
 
 def test_round_starts_equal_simulation_on_a_long_text():

@@ -294,7 +294,7 @@ KINDS = dict(
     space=Kind(attached.masks_behind_each, **_MASKS),
     rest=Kind(_rest, q=False, read=_datastore, even=False,
               needs='a datastore of scripts/build_datastore.py', **_LOOKED_UP),
-    skip=Kind(_skip, small=False, cost=estimated.part(2 / 3)),
+    skip=Kind(_skip, small=False, cost=estimated.part(1 / 3)),
     exit=Kind(_exit, small=False, cost=estimated.part(1 / 3)),
     pipelined=Kind(_pipelined, small=False, cost=estimated.part(1 / 2)),
     retrieved=Kind(_retrieved, small=False, cost=_WHOLE),

@@ -4,6 +4,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Sequence
 
+import jax
 import numpy as np
 
 from spec_cascades import theory
@@ -60,6 +61,18 @@ def estimate(drafter: tpu.Compiled, blocks: dict[int, tpu.Compiled],
   return Estimate(theory.StepTimes(
       {width: x.work.seconds(chip, hop) for width, x in blocks.items()},
       drafter.work.seconds(chip, hop)), sampling, judging)
+
+
+def shares(programs: tpu.Programs) -> dict[str, float]:
+  """Of the weights that a verifier's step reads: a decoder layer, the head."""
+  size = lambda tree: sum(x.size for x in jax.tree.leaves(tree))
+  decoder = programs.params['decoder']
+  tied = programs.verifier.config.logits_via_embedding
+  head = size(programs.params['token_embedder']['embedding'] if tied
+              else decoder['logits_dense'])
+  whole = head + sum(size(x) for name, x in decoder.items()
+                     if name.startswith('layers_'))
+  return dict(layer=size(decoder['layers_0']) / whole, head=head / whole)
 
 
 def passes(step: tpu.Compiled, chip: chips.Chip) -> float:

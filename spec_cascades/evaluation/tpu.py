@@ -255,17 +255,6 @@ class Programs:
     """A drafter step."""
     return self._block(self.drafter, self.draft_params, 1, 'drafter step')
 
-  def shares(self) -> dict[str, float]:
-    """Of what the verifier reads in a step: one decoder layer, and the head."""
-    size = lambda tree: sum(math.prod(x.shape) for x in jax.tree.leaves(tree))
-    decoder = {name: size(x) for name, x in self.params['decoder'].items()}
-    layers_ = [n for name, n in decoder.items() if name.startswith('layers_')]
-    head = (size(self.params['token_embedder']['embedding'])
-            if self.verifier.config.logits_via_embedding
-            else decoder['logits_dense'])
-    whole = sum(layers_) + head
-    return dict(layer=layers_[0] / whole, head=head / whole)
-
   def judging(self) -> Compiled:
     """Sampling and acceptance of a round, all logits given."""
     n, (_, keys) = self.spec.drafter.num_nodes, self._rows()

@@ -96,7 +96,7 @@ def calibrate(run: loop.Run, *, nodes: int = 16, ranks: int = 8,
 
   texts, _ = decoded(rows[:half])
   found = accuracies(lm, params, batches(rows[:half], texts, width,
-                                          recipe.max_length), ranks)
+                                         recipe.max_length), ranks)
   for k, row in enumerate(found, 1):
     log(f'head {k}: {" ".join(f"{x:.3f}" for x in row)}')
   tree = paths_lib.sparse(found, nodes)

@@ -98,9 +98,9 @@ def measure(lm: Any, params: Any, corpus: data.ParallelText,
       draft_params=packed, temperature=temperature, seed=seed)
   rates = acceptance(lm, params, calibrating.batches(
       rows, texts, width, max_length), gamma, temperature)
-  return bought.Bought(temperature, gamma,
-                       theory.tokens_per_call_by_depth(rates),
-                       sum(map(len, texts)) / calls)
+  count = sum(map(len, texts))
+  rounds = sum(theory.round_starts_by_depth(x).sum() for x in rates)
+  return bought.Bought(temperature, gamma, float(count / rounds), count / calls)
 
 
 def follows(lm: Any) -> bool:

@@ -1,15 +1,19 @@
 """Speed-ups on a slice that is not there: by hand, and what is no estimate."""
 import dataclasses
 import json
+import types
 
 import fakesweep
+import jax
 import pytest
+import tinypair
 
 from spec_cascades import theory
 from spec_cascades.evaluation import estimated
 from spec_cascades.evaluation import kinds
 from spec_cascades.evaluation.report import drafters
 from spec_cascades.evaluation.report import sections
+from spec_cascades.models import t5
 
 FOUND = dict(topology='v4-8', cost=.08, layer=.04, head=.03,
              flatness={'1': 1., '4': 1.03, '8': 1.05},
@@ -76,6 +80,18 @@ def test_each_kind_says_what_its_calls_cost():
       assert name not in own, f'{name} has no small model'
   assert {name for name, kind in kinds.KINDS.items() if kind.cost is None} == {
       'triforce', 'sublayers'}
+
+
+def test_self_speculation_costs_the_layers_that_it_keeps():
+  lm = t5.T5(tinypair.config(16, 6))
+  params = jax.eval_shape(lm.init_params, jax.random.key(0))
+  pair = types.SimpleNamespace(
+      verifier=types.SimpleNamespace(lm=lm, params=params))
+  for name in ('skip', 'exit', 'pipelined'):
+    kind = kinds.KINDS[name]
+    _, kept = kind.make(pair, 3, None)
+    layers = sum(x.startswith('layers_') for x in kept['decoder'])
+    assert kind.cost(1, ON) == pytest.approx(layers / 6 * .97 + .03), name
 
 
 def test_the_table_has_a_column_of_it(summary):

@@ -21,9 +21,8 @@ MEANING = (
     'gains there gains less here, or loses.')
 ELSEWHERE = (
     ' on {name}: estimated, the tokens of this table at the costs of {models} '
-    'there. Nothing but the verifier, small '
-    'models, layers and heads costs there; a call of Medusa counts as one head.'
-    ' "-": not known from that.')
+    'there. Nothing but the verifier, small models, layers and heads costs '
+    'there; a call of Medusa counts as one head. "-": not known from that.')
 
 
 def meaning(on: estimated.Slice | None = None) -> str:
