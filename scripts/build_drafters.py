@@ -5,8 +5,7 @@
   python scripts/build_drafters.py medusa eagle    these, and what they need
 
 What is there is not made again, and the same command goes on where it was
-stopped. Of what came along with the project, only what is named, or what
-another starts from, is made. Then:
+stopped. Of what came along with the project, only what is named is made. Then:
 
   python scripts/sweep.py --config=configs/drafters.py
 """

@@ -168,7 +168,7 @@ def wanted(names: Sequence[str]) -> list[Instance]:
 
   Args:
     names: Of instances; none: all that are missing. One that came along is
-      made where it is named or where another starts from it.
+      made only where it is named.
 
   Raises:
     ValueError: There is no such instance.
@@ -176,12 +176,12 @@ def wanted(names: Sequence[str]) -> list[Instance]:
   if unknown := sorted(set(names) - set(BY_NAME)):
     raise ValueError(f'Unknown: {", ".join(unknown)}; allowed: '
                      f'{", ".join(BY_NAME)}.')
-  chosen, rest = set(), list(names) or [x.name for x in missing()]
+  chosen, rest = set(), [x for x in names if not BY_NAME[x].made()] or [
+      x.name for x in missing() if not names]
   while rest:
     name = rest.pop()
-    if not BY_NAME[name].made():
-      chosen.add(name)
-      rest += BY_NAME[name].needs
+    chosen.add(name)
+    rest += (x for x in BY_NAME[name].needs if not BY_NAME[x].there())
   return [x for x in INSTANCES if x.name in chosen]
 
 

@@ -106,6 +106,8 @@ class Run:
     init_from: Weights to start from: a checkpoint of any format, or another
       run's model_dir; of a T5 of another depth or MLP width what fits, see
       `grow`. Random parameters if None.
+    part: Of a `heads.Beside`: what scripts/export.py --part wrote of a run
+      beside `init_from`, to start from, too.
     teacher: A checkpoint of any format; the loss is then `distillation` from
       its predictions.
     distillation: What is minimised with a teacher.
@@ -132,6 +134,7 @@ class Run:
   model_dir: str
   recipe: Recipe = Recipe()
   init_from: str | None = None
+  part: str | None = None
   teacher: str | None = None
   distillation: losses.Distillation | losses.Boosted = losses.Distillation()
   on_policy: policies.OnPolicy = policies.OnPolicy()
@@ -249,7 +252,8 @@ def _start(run, update, saves, memory, log):
   if run.init_from is not None:
     log(f'starting from {run.init_from}')
   params = sharding.place(
-      run.lm, start.params(run.init_from, run.lm, key, run.corpus), mesh)
+      run.lm, start.params(run.init_from, run.lm, key, run.corpus, run.part),
+      mesh)
   return sharding.place(run.lm, update.init(params), mesh), memory
 
 

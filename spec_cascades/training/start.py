@@ -11,6 +11,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from spec_cascades import checkpoints
+from spec_cascades.checkpoints import beside
 from spec_cascades.checkpoints import loading
 from spec_cascades.checkpoints import native
 from spec_cascades.evaluation import pairs
@@ -57,7 +58,7 @@ def vocabulary(path: str) -> Any:
 
 
 def params(path: str | None, lm: Any, key: jax.Array,
-           corpus: data.ParallelText) -> Any:
+           corpus: data.ParallelText, part: str | None = None) -> Any:
   """Parameters of `lm` with a checkpoint's contents, in checkpoint layout.
 
   Args:
@@ -65,14 +66,17 @@ def params(path: str | None, lm: Any, key: jax.Array,
     lm: The model; it may be deeper than the checkpoint's, see `grow`. If it is
       `Reduced` and the checkpoint is not, it gets the most frequent tokens of
       the corpus's training targets, their end among them. If it is `Beside`
-      and the checkpoint is not, what is beside it is fresh.
+      and the checkpoint is not, what is beside it is that of `part`, or fresh.
     key: Of what the checkpoint has nothing for.
     corpus: What is trained on.
+    part: What was exported of a run beside this checkpoint, see `beside`.
 
   Raises:
     ValueError: It does not fit the model.
   """
   found = None if path is None else _contents(path, lm)
+  if part is not None:
+    found = dict(model=found, heads=_part(part, path, lm))
   if isinstance(lm, heads.Beside):
     return _headed(found, lm, key, path)
   if not isinstance(lm, reduced.Reduced):
@@ -94,6 +98,24 @@ def _contents(path, lm):
   _check_same_family(reduced.whole(loaded.lm) if narrow else loaded.lm,
                      reduced.whole(lm), path)
   return loaded.params
+
+
+def _part(part, path, lm):
+  """What was trained beside a checkpoint; ValueError if it was another."""
+  if not isinstance(lm, heads.Beside) or path is None:
+    raise ValueError(f'Got part={part!r} and init_from={path!r} for a '
+                     f'{type(lm).__name__}; allowed: with a model that has '
+                     'something beside it, and the verifier to start from.')
+  if not beside.recognises(pathlib.Path(part).expanduser()):
+    raise ValueError(f'{part} is no part of a verifier; allowed: what '
+                     'scripts/export.py --part wrote. Start from a run with '
+                     'init_from.')
+  found, own = beside.read(part), pairs.digest(path)
+  if found.verifier.sha256 != own:
+    raise ValueError(f'{part} was trained beside {found.verifier.name} '
+                     f'(SHA-256 {found.verifier.sha256[:12]}), not beside '
+                     f'{path} ({own[:12]}); give the one that it was.')
+  return found.params
 
 
 def _headed(found, lm, key, path):

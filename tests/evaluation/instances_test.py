@@ -100,10 +100,12 @@ def test_runs_end_where_they_are_looked_for(instance):
   corpus, = (instances.BY_NAME[x].makes for x in instance.needs
              if x in ('own', 'jacobi'))
   assert corpus == f'{run.corpus.directory}/train.jsonl'
-  starts = [instances.BY_NAME[x].makes for x in instance.needs
-            if x not in ('own', 'jacobi')]
-  assert [str(pathlib.PurePath(x).parents[1]) for x in starts] == [
-      run.init_from] * len(starts)
+  for start in (instances.BY_NAME[x] for x in instance.needs
+                if x not in ('own', 'jacobi')):
+    if start.ships:
+      assert (run.init_from, run.part) == (instances.VERIFIER, start.ships)
+    else:
+      assert str(pathlib.PurePath(start.makes).parents[1]) == run.init_from
 
 
 @pytest.mark.parametrize('name', ['own', 'jacobi'])
@@ -119,14 +121,14 @@ def test_a_corpus_needs_only_the_one_that_it_translates(name):
 
 def test_what_is_there_is_not_made_again():
   names = lambda found: [x.name for x in found]
-  assert names(instances.wanted(['medusa_joint'])) == [
-      'own', 'medusa', 'medusa_joint']
+  assert names(instances.wanted(['space'])) == ['own', 'pass', 'space']
   make(instances.BY_NAME['own'])
-  make(instances.BY_NAME['medusa'], tree=False)
-  assert names(instances.wanted(['medusa_joint'])) == [
-      'medusa', 'medusa_joint']
-  make(instances.BY_NAME['medusa'])
+  assert names(instances.wanted(['space'])) == ['pass', 'space']
   assert names(instances.wanted(['medusa_joint'])) == ['medusa_joint']
+  make(instances.BY_NAME['medusa_joint'], tree=False)
+  assert names(instances.wanted(['medusa_joint'])) == ['medusa_joint']
+  make(instances.BY_NAME['medusa_joint'])
+  assert instances.wanted(['medusa_joint']) == []
   assert names(instances.wanted([])) == names(instances.missing())
   ready = instances.ready()
   assert 'eagle' in ready                            # it came along

@@ -201,6 +201,29 @@ def test_what_is_no_part_is_refused(corpus, verifier, runs, tmp_path):
   assert pairs.digest(verifier) == before and not (tmp_path / 'x').exists()
 
 
+def test_another_run_starts_from_a_part(corpus, verifier, runs, parts,
+                                        tmp_path):
+  """Medusa-2 from the heads that came along."""
+  (path, _), (run, params) = parts['heads'], runs['heads']
+  after = dataclasses.replace(run, model_dir=str(tmp_path / 'x'), part=path,
+                              objective=ahead.Ahead(verifier=5.))
+  found = loop.train(after, **QUIET).params
+  jax.tree.map(np.testing.assert_array_equal, found, {
+      'model': params['model'], 'heads': beside.read(path).params})
+  other = besides.write_verifier(tmp_path / 'other', corpus.vocabulary.path,
+                                 seed=1)
+  for bad, match in (
+      (dict(part=verifier), 'is no part of a verifier'),
+      (dict(init_from=other), 'was trained beside .* not beside'),
+      (dict(init_from=None), 'Got part=.* and init_from=None'),
+      (dict(lm=besides.LM, objective=None), 'for a T5; allowed'),
+      (dict(part=parts['masks'][0]), 'are not those of')):
+    with pytest.raises(ValueError, match=match) as error:
+      loop.train(dataclasses.replace(after, model_dir=str(tmp_path / 'y'),
+                                     **bad), **QUIET)
+    assert '\n' not in str(error.value)
+
+
 def test_the_script_refuses_in_one_line(tmp_path):
   gin = '--gin_file=gin/train/drafter.gin', '--output', str(tmp_path / 'x')
   cli_test.check('export', [
