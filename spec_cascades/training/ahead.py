@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Mapping
+from typing import Any, Callable, Mapping
 
 import jax
 import jax.numpy as jnp
@@ -23,8 +23,10 @@ class Ahead:
 
   L_k is `distillation` from what the verifier itself predicts k places further
   in the same text; with `mix` 1 it is the cross-entropy of the token there. L_0
-  is the verifier's own cross-entropy. Heads that read tokens read the text's.
-  Behind a prefix layer (Hydra++) both are trained, one text a row.
+  is the verifier's own cross-entropy, or where a run has a teacher, what the
+  verifier was before, its `distillation` from that: Medusa's self-distillation,
+  for texts that the verifier wrote itself. Heads that read tokens read the
+  text's. Behind a prefix layer (Hydra++) both are trained, one text a row.
 
   Attributes:
     decay: Of the weight from head to head.
@@ -38,7 +40,8 @@ class Ahead:
     every: While training, heads are read at one place of so many, drawn for
       each batch, and count as many times.
 
-  References: Cai et al. (2024), sec. 2.2, https://arxiv.org/abs/2401.10774;
+  References: Cai et al. (2024), sec. 2.2 and 2.3.2,
+    https://arxiv.org/abs/2401.10774;
     Ankner et al. (2024), https://arxiv.org/abs/2402.05109;
     Monea et al. (2023), https://arxiv.org/abs/2311.13581;
     Yi et al. (2024), https://arxiv.org/abs/2402.11809
@@ -59,7 +62,9 @@ class Ahead:
 
   def __call__(self, lm: Any, params: Any, batch: Mapping[str, Array], *,
                dropout: Key[Array, ''] | None = None, remat: bool = False,
-               z_loss: float = 0.0) -> tuple[Array, dict[str, Array]]:
+               z_loss: float = 0.0,
+               judged: Callable[[Array], tuple[Array, Any]] | None = None
+               ) -> tuple[Array, dict[str, Array]]:
     """Weighted sum over positions, and sums that say how good heads are.
 
     Args:
@@ -70,11 +75,14 @@ class Ahead:
         is trained.
       remat: Activations are computed again for the gradient.
       z_loss: Weight of log(Z)^2.
+      judged: L_0 of the verifier's logits at the targets, and its sums; None:
+        cross-entropy.
 
     Returns:
       The summed loss in nats, and sums over the targets: `tokens`, and for each
       head k `agreement_k` and `acceptance_k`, see `losses.Distillation`; where
-      a text ends before k places further, they are 0.
+      a text ends before k places further, they are 0. Those of L_0 are
+      `agreement_0` and `acceptance_0`, with what the verifier was before.
 
     Raises:
       ValueError: With a prefix layer, rows hold several texts, or the verifier
@@ -95,8 +103,12 @@ class Ahead:
     own = lm.head(params, hidden)
     total, sums = jnp.float32(0), dict(tokens=weights.sum())
     if joint:
-      loss, _ = losses.cross_entropy(own, targets, weights, z_loss=z_loss)
+      loss, found = (losses.cross_entropy(own, targets, weights, z_loss=z_loss)
+                     if judged is None else judged(own))
       total += self.verifier * loss
+      if judged is not None:
+        sums |= {f'{name}_0': x for name, x in found.items()
+                 if name != 'tokens'}
     own = jax.lax.stop_gradient(own)
     at = lambda x: x[:, places]
     for k in range(1, lm.heads.count + 1):

@@ -98,9 +98,11 @@ def _objective(run):
 def _texts(run):
   """Refuses texts of the student's own that can't be had or judged."""
   share, headed = run.on_policy.share, isinstance(run.lm, heads.Beside)
-  if headed and run.teacher is not None:
-    raise ValueError('Got heads and a teacher; allowed: heads learn from the '
-                     'verifier that they are on. Leave out teacher.')
+  if headed and run.teacher is not None and not run.objective.verifier:
+    raise ValueError('Got heads and a teacher; allowed: ahead.Ahead with '
+                     'verifier above 0, a verifier that is trained and kept '
+                     'near its teacher. One that stays is the teacher of its '
+                     'heads: leave out teacher.')
   if run.teacher is None and share and not headed:
     raise ValueError(f'Got on_policy with a share of {share} and no teacher: a '
                      'model learns nothing from what it wrote itself. Give a '
@@ -115,6 +117,9 @@ def _texts(run):
   if tuple(run.mesh) != (1, 1):
     raise ValueError(f'Got online and mesh={tuple(run.mesh)}; allowed: one '
                      'device, (1, 1), where requests are decoded.')
+  if headed:
+    raise ValueError('Got online and heads; allowed: a drafter of its own, '
+                     'which the teacher verifies. Leave out online.')
   if run.teacher is None:
     raise ValueError('Got online and no teacher, which is the verifier that '
                      'the model drafts for. Give a teacher.')

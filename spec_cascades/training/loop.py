@@ -109,7 +109,7 @@ class Run:
     part: Of a `heads.Beside`: what scripts/export.py --part wrote of a run
       beside `init_from`, to start from, too.
     teacher: A checkpoint of any format; the loss is then `distillation` from
-      its predictions.
+      its predictions. Of an `ahead.Ahead` it is L_0 that is.
     distillation: What is minimised with a teacher.
     on_policy: Which batches have targets that the student writes.
     objective: The loss of a `heads.Beside`, which is its own teacher:
@@ -123,6 +123,8 @@ class Run:
     decay: Of the rate after its warm-up: `optimizers.rsqrt`, say.
     freeze: Regular expressions; parameters whose path one of them matches stay
       as they are: ('token_embedder/',).
+    rates: Of some parameters, what the learning rate is multiplied by, see
+      `optimizers.scaled`: (('^heads/', 4.0),). A run may go on with others.
     mesh: Devices that batches are split over, and parameters, see `sharding`:
       of all processes. A run may go on on another mesh.
     rules: What is cut there, a key of `spec_cascades.sharding.RULES`: 'fsdp'
@@ -143,11 +145,13 @@ class Run:
   optimizer: Callable[..., Any] = optimizers.adafactor
   decay: Callable[..., Any] = optimizers.rsqrt
   freeze: tuple[str, ...] = ()
+  rates: tuple[tuple[str, float], ...] = ()
   mesh: tuple[int, int] = (1, 1)
   rules: str = 'tensor'
 
   def __post_init__(self):
     optimizers.check_patterns(self.freeze)
+    optimizers.check_rates(self.rates)
 
 
 def train(run: Run, *, log: Callable[[str], None] = print
@@ -213,7 +217,11 @@ def _lessons(run, update, guide):
 
 
 def optimizer_of(run: Run) -> optax.GradientTransformation:
-  """Of the parameters that are not frozen; ValueError if none is left."""
+  """Of the parameters that are not frozen.
+
+  Raises:
+    ValueError: None is left, or what has a rate of its own is none of them.
+  """
   recipe = run.recipe
   rate = optimizers.schedule(
       peak=recipe.peak, warmup=recipe.warmup, total=recipe.steps,
@@ -222,10 +230,13 @@ def optimizer_of(run: Run) -> optax.GradientTransformation:
   held = ('^tokens$',) if isinstance(run.lm, reduced.Reduced) else ()
   if run.objective is not None and not run.objective.verifier:
     held = ('^model/',)
-  if not (run.freeze or held):
+  still = *run.freeze, *held
+  if not (still or run.rates):
     return run.optimizer(rate)
   shapes = jax.eval_shape(lambda: run.lm.init_params(jax.random.key(0)))
-  return optimizers.frozen(run.optimizer(rate), (*run.freeze, *held), shapes)
+  return optimizers.scaled(
+      optimizers.frozen(run.optimizer(rate), still, shapes), run.rates, shapes,
+      still)
 
 
 def _start(run, update, saves, memory, log):

@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from spec_cascades import check
+
 
 def rsqrt(t: jax.Array, rising: int, total: int) -> jax.Array:
   """A decay: sqrt(rising / t) from step t = `rising` on, the warm-up's last."""
@@ -110,18 +112,73 @@ def frozen(optimizer: optax.GradientTransformation, patterns: Sequence[str],
       dict(trained=optimizer, frozen=optax.set_to_zero()), labels)
 
 
-def check_patterns(patterns: Any) -> None:
+def scaled(optimizer: optax.GradientTransformation,
+           rates: Sequence[tuple[str, float]], params: Any,
+           still: Sequence[str] = ()) -> optax.GradientTransformation:
+  """Multiplies the learning rate of parameters whose path matches a pattern.
+
+    scaled(adamw(1e-3), [('^heads/', 4.)], params)
+
+  Steps are multiplied, weight decay among them: with Adafactor and AdamW they
+  are proportional to the rate. The state is that of `optimizer`, so that a run
+  may go on with other rates.
+
+  Args:
+    optimizer: Of all parameters.
+    rates: Regular expressions as in `frozen`, each with its factor; the first
+      one that matches counts.
+    params: A tree of parameters, or of their shapes.
+    still: Patterns of what is frozen.
+
+  Raises:
+    ValueError: A pattern matches nothing that is trained.
+  """
+  if not rates:
+    return optimizer
+  check_rates(rates)
+  paths = jax.tree_util.tree_map_with_path(lambda path, _: name(path), params)
+  trained = [path for path in jax.tree.leaves(paths)
+             if not any(re.search(x, path) for x in still)]
+  for pattern, _ in rates:
+    if not any(re.search(pattern, path) for path in trained):
+      raise ValueError(f'Nothing that is trained matches {pattern!r} of rates; '
+                       f'parameters to train are {", ".join(trained[:3])}, ...')
+  factors = jax.tree.map(lambda path: next(
+      (by for pattern, by in rates if re.search(pattern, path)), 1), paths)
+
+  def update(grads, state, params=None):
+    steps, state = optimizer.update(grads, state, params)
+    return jax.tree.map(lambda x, by: x if by == 1 else x * by, steps,
+                        factors), state
+  return optax.GradientTransformation(optimizer.init, update)
+
+
+def check_patterns(patterns: Any, use: str = 'to freeze') -> None:
   """Refuses what are no regular expressions of what to freeze."""
   if not (isinstance(patterns, (tuple, list))
           and all(isinstance(x, str) for x in patterns)):
-    raise ValueError(f'Got {patterns!r} to freeze; allowed: a tuple of regular '
+    raise ValueError(f'Got {patterns!r} {use}; allowed: a tuple of regular '
                      "expressions, such as ('token_embedder/',).")
   for pattern in patterns:
     try:
       re.compile(pattern)
     except re.error as error:
-      raise ValueError(f'Got {pattern!r} to freeze ({error}); allowed: regular '
+      raise ValueError(f'Got {pattern!r} {use} ({error}); allowed: regular '
                        "expressions, such as 'token_embedder/'.") from None
+
+
+def check_rates(rates: Any) -> None:
+  """Refuses what are no regular expressions with a factor each."""
+  pair = lambda x: isinstance(x, (tuple, list)) and len(x) == 2
+  if not (isinstance(rates, (tuple, list)) and all(map(pair, rates))):
+    raise ValueError(f'Got rates={rates!r}; allowed: a tuple of pairs of a '
+                     "regular expression and a factor, (('^heads/', 4.0),).")
+  check_patterns([pattern for pattern, _ in rates], 'of rates')
+  for pattern, by in rates:
+    check.scalar(f'The rate of {pattern!r}', by)
+    check.interval(f'The rate of {pattern!r}', by, 0, 1e6, above=True,
+                   hint='It multiplies the learning rate; what is to stay as '
+                   'it is goes to freeze.')
 
 
 def name(path: Sequence[Any]) -> str:

@@ -47,7 +47,7 @@ class Validation:
   """Loss on a split; quality on its texts without a near-duplicate in train.
 
   With a teacher also how often it agrees with the student, and what the student
-  buys it as a drafter.
+  buys it as a drafter, if it is one: of a verifier with heads, they draft.
 
   Args:
     update: What is trained, and how; its `loss` is measured.
@@ -113,7 +113,7 @@ class Validation:
 
   def _bought(self, params, teacher) -> list[bought.Bought]:
     """What the student buys, greedy and sampled."""
-    if teacher is None or not self.gamma:
+    if teacher is None or not self.gamma or self.update.objective is not None:
       return []
     model = functools.partial(pairs_lib.Model, sha256='',
                               max_input_length=max(self.corpus.buckets))

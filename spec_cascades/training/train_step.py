@@ -1,6 +1,7 @@
 """The state of a training run and one jitted update of it."""
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -41,7 +42,8 @@ class Update:
     accumulate: Parts that a batch is cut into, one after the other in memory;
       gradients are of the whole batch.
     remat: Activations of a layer are computed again for its gradient.
-    objective: Another loss, such as `ahead.Ahead`, which the model is given to.
+    objective: Another loss, such as `ahead.Ahead`, which the model is given to;
+      with a teacher, so is the loss of the model's own logits.
   """
 
   def __init__(self, lm: Any, optimizer: optax.GradientTransformation | None, *,
@@ -68,11 +70,16 @@ class Update:
     return self._loss(params, batch, teacher, None, 0.0)
 
   def _loss(self, params, batch, teacher, noise, z_loss):
-    if self.objective is not None:
-      return self.objective(self.lm, params, batch, dropout=noise,
-                            remat=self.remat, z_loss=z_loss)
-    logits = self.lm.teacher_forced(params, batch, dropout=noise,
-                                    remat=self.remat)
+    judged = functools.partial(self._judged, batch, teacher, z_loss)
+    numbers = dict(dropout=noise, remat=self.remat)
+    if self.objective is None:
+      return judged(self.lm.teacher_forced(params, batch, **numbers))
+    if self.teacher is not None:
+      numbers['judged'] = judged
+    return self.objective(self.lm, params, batch, z_loss=z_loss, **numbers)
+
+  def _judged(self, batch, teacher, z_loss, logits):
+    """The loss of a model's own logits, and sums over the targets."""
     targets, weights = batch['targets'], batch['weights']
     if self.teacher is None:
       total, tokens = losses.cross_entropy(logits, targets, weights,

@@ -1,9 +1,12 @@
 """Heads from a run: trained, saved, calibrated, and drafting."""
 import dataclasses
 import json
+import os
+import signal
 
 import jax
 import numpy as np
+import optax
 import pytest
 
 import tinypair
@@ -21,7 +24,9 @@ from spec_cascades.training import calibrating
 from spec_cascades.training import export
 from spec_cascades.training import loop
 from spec_cascades.training import losses
+from spec_cascades.training import online
 from spec_cascades.training import optimizers
+from spec_cascades.training import start
 from training.runs import run_of
 
 QUIET = dict(log=lambda line: None)
@@ -59,7 +64,12 @@ def test_bad_combinations_are_refused(corpus, verifier, tmp_path):
   for bad, match in (
       (dataclasses.replace(run, objective=None), 'Got a Headed and objective='),
       (dataclasses.replace(run, lm=run.lm.lm), 'Got a T5 and objective='),
-      (dataclasses.replace(run, teacher=verifier), 'heads and a teacher')):
+      (dataclasses.replace(run, teacher=verifier), 'heads and a teacher'),
+      (dataclasses.replace(run, teacher=verifier, online=online.Online(),
+                           objective=ahead.Ahead(verifier=1.)),
+       'Got online and heads; allowed: a drafter of its own'),
+      (dataclasses.replace(run, rates=(('^model/', 4.),)),
+       "Nothing that is trained matches '.model/'")):
     with pytest.raises(ValueError, match=match):
       loop.train(bad, **QUIET)
   with pytest.raises(ValueError, match='allowed: one of heads.Headed'):
@@ -112,6 +122,35 @@ def test_calibrated_heads_draft_and_do_not_change_greedy_texts(
   assert got.stats.accepted.sum() > 0
   with pytest.raises(ValueError, match='was not trained beside'):
     drafting.make('medusa', pairs.load(verifier, verifier), 2)
+
+
+@pytest.mark.slow
+def test_a_verifier_with_a_teacher_and_faster_heads_resumes_bitwise(
+    corpus, verifier, tmp_path):
+  """Stopped where no checkpoint was due; no small model drafts for it."""
+  def joint(name, **fields):
+    run = run_with(corpus, tmp_path / name, verifier, ahead.Ahead(verifier=5.),
+                   steps=4, save_every=4, eval_every=4, log_every=2, gamma=2)
+    return dataclasses.replace(run, teacher=verifier, **fields)
+
+  def stop(line):
+    if line.startswith('step 2/'):
+      os.kill(os.getpid(), signal.SIGTERM)
+
+  fast = dict(rates=(('^heads/', 4.),))
+  plain, want = (loop.train(joint(name, **fields), **QUIET)
+                 for name, fields in (('plain', {}), ('whole', fast)))
+  assert int(loop.train(joint('part', **fast), log=stop).step) == 2
+  got = loop.train(joint('part', **fast), **QUIET)
+  jax.tree.map(np.testing.assert_array_equal, got, want)
+  begun = start.params(verifier, joint('x').lm, jax.random.key(0), corpus)
+  moved = lambda state: float(optax.tree.norm(jax.tree.map(
+      lambda a, b: a - b, state.params['heads'], begun['heads'])))
+  assert moved(want) > 2 * moved(plain) > 0
+  rows = list(map(json.loads, open(f'{tmp_path}/whole/metrics.jsonl')))
+  assert .5 < rows[-2]['acceptance_0'] < 1 and 'validation_agreement_0' in (
+      rows[-1])
+  assert not any('tokens_per_call' in name for row in rows for name in row)
 
 
 @pytest.mark.slow

@@ -93,6 +93,33 @@ def test_the_verifier_learns_only_if_it_is_to():
     assert (size(grads['model']) > 0) == (weight > 0)
 
 
+def test_a_trained_verifier_is_held_near_its_teacher():
+  """L_0 is KL from what another one says, and cross-entropy: in float64."""
+  mix = .25
+  lm, params = headed(False, count=1)
+  other = jax.jit(T5.init_params)(jax.random.key(1))
+  update = train_step.Update(
+      lm, None, teacher=T5, objective=ahead.Ahead(verifier=5.),
+      distillation=losses.Distillation(mix=mix))
+  total, sums = jax.jit(update.loss)(params, BATCH, other)
+  q, p = (np.asarray(jax.jit(T5.teacher_forced)(x, BATCH), np.float64)
+          for x in (params['model'], other))
+  q, p = (np.exp(x) / np.exp(x).sum(-1, keepdims=True) for x in (q, p))
+  own = overlap = 0.
+  for at in zip(*np.nonzero(np.asarray(BATCH['weights']))):
+    kl = (p[at] * np.log(p[at] / q[at])).sum()
+    own -= mix * np.log(q[at][int(BATCH['targets'][at])])
+    own += (1 - mix) * kl
+    overlap += np.minimum(p[at], q[at]).sum()
+  assert own > .1
+  assert float(total) == pytest.approx(
+      reference(lm, params, 1.) + 5 * own, rel=1e-4)
+  assert float(sums['acceptance_0']) == pytest.approx(overlap, rel=1e-4)
+  assert float(sums['agreement_0']) == sum(
+      p[at].argmax() == q[at].argmax()
+      for at in zip(*np.nonzero(np.asarray(BATCH['weights']))))
+
+
 def test_numbers_outside_their_domains_are_refused():
   for make, match in ((lambda: ahead.Ahead(0.), 'decay of Ahead is 0'),
                       (lambda: ahead.Ahead(verifier=-1.), 'verifier of Ahead')):

@@ -100,11 +100,13 @@ def test_masks_draft_by_name_and_do_not_change_greedy_texts(
 
 
 @pytest.mark.slow
-def test_a_verifier_is_trained_with_its_masks(trained, corpus, tmp_path):
+def test_a_verifier_is_trained_with_its_masks(
+    trained, corpus, verifier, tmp_path):  # noqa: F811
   run, state = trained
   joint = run_with(corpus, tmp_path, run.model_dir, run.lm,
                    ahead.Ahead(1., verifier=1.), peak=.01, steps=6,
                    save_every=6, eval_every=6, log_every=3)
+  joint = dataclasses.replace(joint, teacher=verifier, rates=(('^heads', 4.),))
   after = loop.train(joint, **QUIET).params
   for part in ('model', 'heads'):
     pairs_of = zip(*map(jax.tree.leaves, (after[part], state.params[part])))

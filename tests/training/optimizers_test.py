@@ -1,5 +1,6 @@
 """Rates, optimisers, and batches in parts."""
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -143,6 +144,50 @@ def test_only_matrices_decay():
 def test_what_can_not_be_frozen_is_refused(patterns, match):
   with pytest.raises(ValueError, match=match):
     optimizers.frozen(optax.sgd(1.), patterns, PARAMS)
+
+
+@pytest.mark.parametrize('make', [
+    optimizers.adafactor, functools.partial(optimizers.adamw, weight_decay=.1)],
+                         ids=['adafactor', 'adamw'])
+def test_a_rate_of_its_own_is_that_rate(make):
+  """Of what the first pattern matches; the state is as without."""
+  noise = np.random.default_rng(0)
+  gradients = [jax.tree.map(lambda x: noise.normal(size=x.shape).astype('f4'),
+                            PARAMS) for _ in range(3)]
+  at = lambda by: make(lambda step: by * .02 / (step + 1))
+
+  def steps(optimizer):
+    update, state, found = jax.jit(optimizer.update), optimizer.init(PARAMS), []
+    for grads in gradients:
+      step, state = update(grads, state, PARAMS)
+      found.append(step)
+    return found, state
+
+  with jax.numpy_dtype_promotion('standard'):         # optax's Adam needs it
+    once, fast, slow = (steps(at(by)) for by in (1., 4., .5))
+    got = steps(optimizers.scaled(
+        at(1.), [('^encoder/', 4.), ('^..coder/', .5)], PARAMS))
+  close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-9)
+
+  def compare(path, found, one, four, half):
+    part = optimizers.name(path).split('/')[1]
+    close(found, dict(encoder=four, decoder=half).get(part, one))
+    assert np.abs(one).max() > 0
+
+  jax.tree_util.tree_map_with_path(compare, got[0], once[0], fast[0], slow[0])
+  jax.tree.map(close, got[1], once[1])
+
+
+@pytest.mark.parametrize('rates,still,match', [
+    ([('^heads/', 4.)], [], r"trained matches '\^heads/'.*train are decoder/"),
+    ([('^encoder/', 4.)], ['coder/'], "Nothing that is trained matches '.enc"),
+    ([('*x', 4.)], [], r"Got '\*x' of rates \(nothing to repeat"),
+    (('^encoder/', 4.), [], r"Got rates=\('.encoder/', 4.0\); allowed: a tup"),
+    ([('er', 0.)], [], "The rate of 'er' is 0.0; allowed: above 0 .* freeze"),
+    ([('er', '4')], [], "The rate of 'er' is '4'; allowed: a number")])
+def test_what_can_not_have_a_rate_is_refused(rates, still, match):
+  with pytest.raises(ValueError, match=match):
+    optimizers.scaled(optax.sgd(1.), rates, PARAMS, still)
 
 
 def test_frozen_parameters_have_no_state():

@@ -42,6 +42,7 @@ RUNS = [path.stem for path in FILES if path.stem not in PARTS + WRITERS]
 GEMMA = ('finetune_decoder', 'gemma3_distill', 'gemma3_drafter')
 PIECES = 265                           # of ggufs.byte_level()
 SHIPPED = str(pairs.SHIPPED / 'drafter')
+VERIFIER = 'spec_cascades/assets/debian_ende/verifier'
 
 
 @pytest.fixture(autouse=True)
@@ -136,6 +137,16 @@ def test_a_run_can_be_made(name, folder):
           name == 'drafter_boosted') == bool(run.teacher or run.objective)
   assert type(plain(run.lm)) is t5.T5 or 'gemma' in name or name in GEMMA
   assert run.model_dir.startswith(('~/.cache/spec_cascades/runs/', 'runs/'))
+
+
+@pytest.mark.parametrize('name,before,other', [
+    ('medusa_joint', VERIFIER, None), ('space', None, VERIFIER)])
+def test_a_verifier_is_trained_near_what_it_was(name, before, other, folder):
+  """Or on the texts alone; heads and masks have a rate of their own."""
+  for teacher, more in ((before, ()), (other, (f'TEACHER = {other!r}',))):
+    run, (_, sums) = made(name, folder, 'HEADS_RATE = 3.0', *more)
+    assert run.rates == (('^heads/', 3.),) and run.teacher == teacher
+    assert ('agreement_0' in sums) == bool(teacher)
 
 
 def whole(name):
