@@ -6,9 +6,9 @@
   python scripts/analyse.py runs/quickstart --draw SpecDecode OPT TokenV3
 
 Needs what the sweep left in the folder: scores.jsonl, examples.jsonl and
-results.jsonl, and split.jsonl if it made one. Without --validation and --seed
-these are the sweep's own tables, in runs/quickstart/tables as Markdown, LaTeX
-and CSV; report.html is left alone.
+results.jsonl, and split.jsonl and predicted.jsonl if it made them. Without
+--validation and --seed these are the sweep's own tables, in
+runs/quickstart/tables as Markdown, LaTeX and CSV; report.html is left alone.
 --draw adds a picture of some curves, for a sweep of many: curves.png and .pdf.
 --tpu adds to the table of drafters what each would gain on a slice of TPUs, by
 what `compile_tpu.py --json` has written of a pair of models there.
@@ -67,7 +67,8 @@ def main(args: Sequence[str]) -> None:
   tables = sections.of_sweep(
       rows, analysis.comparisons(measured.points, samples), measured.drafting(),
       analysis.analyse(measured, samples),
-      details.splits(flags.directory, rows[0].sweep), on)
+      details.splits(flags.directory, rows[0].sweep), on,
+      details.predictions(flags.directory, rows[0].sweep))
   print(sections.text(tables))
   for path in (*drawn, export.write(output, tables)):
     print(path)

@@ -13,7 +13,8 @@ from typing import Any, Mapping, Sequence
 import _cli
 
 # Shown beside the Task's own metrics.
-COSTS = ('tokens_per_call', 'rejection_rate', 'latency_mean', 'faults')
+CALLS = 'tokens_per_call'
+COSTS = (CALLS, 'rejection_rate', 'latency_mean', 'faults')
 
 
 def main(args: Sequence[str]) -> None:
@@ -32,7 +33,7 @@ def main(args: Sequence[str]) -> None:
                           mininterval=0.5 if sys.stderr.isatty() else 15)
   signatures = {}
   for row in run(bar):
-    tqdm.tqdm.write(line(row))
+    tqdm.tqdm.write('\n'.join(said(row)))
     signatures[row['task']] = row['signatures']
   for task, lines in signatures.items():
     for name, signature in lines.items():
@@ -40,14 +41,21 @@ def main(args: Sequence[str]) -> None:
   print(run.directory / evaluate.RESULTS)
 
 
-def line(row: Mapping[str, Any]) -> str:
-  """A point with what people look at first."""
-  from spec_cascades.evaluation import results  # pylint: disable=g-import-not-at-top
+def said(row: Mapping[str, Any]) -> list[str]:
+  """A point with what people look at first; a warning, if one is due."""
+  # pylint: disable=g-import-not-at-top
+  from spec_cascades.evaluation import foretold
+  from spec_cascades.evaluation import results
   known = {field.name for field in dataclasses.fields(results.Row)}
   own = [name for name in row['metrics'] if name not in known]
-  shown = [f'{name} {row["metrics"][name]:.4g}'
-           for name in (*own, *COSTS) if name in row['metrics']]
-  return f'{row["task"]}, {row["point"]}: {", ".join(shown)}'
+  shown = {name: f'{name} {row["metrics"][name]:.4g}'
+           for name in (*own, *COSTS) if name in row['metrics']}
+  where, warned = f'{row["task"]}, {row["point"]}', None
+  if row['predicted']:
+    both = row['predicted'], row['metrics'][CALLS]
+    shown[CALLS] += f' predicted {foretold.shown(*both)}'
+    warned = foretold.warning(where, *both)
+  return [f'{where}: {", ".join(shown.values())}', *[warned] * bool(warned)]
 
 
 if __name__ == '__main__':

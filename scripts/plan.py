@@ -73,6 +73,7 @@ def main(args: Sequence[str]) -> None:
   flags, bindings = _flags(args)
   # pylint: disable=g-import-not-at-top
   from spec_cascades.evaluation import costs as costs_lib
+  from spec_cascades.evaluation import foretold
   from spec_cascades.evaluation import planner
   from spec_cascades.evaluation import sweep
   path = flags.results
@@ -110,7 +111,7 @@ def main(args: Sequence[str]) -> None:
     print('\nPredicted tokens a call against decoded ones, at the gamma of the '
           f'sweep: {off[len(off) // 2]:.1%} off in the median, '
           f'{off[-1]:.1%} at most.')
-    if off[-1] > .05:
+    if off[-1] > foretold.TOLERATED:
       print('More than 5 %: do not trust these speed-ups; --acceptance texts '
             'predicts better.' if flags.acceptance != 'texts' else
             'More than 5 %: too few texts, or not those that the rules wrote.')

@@ -1,14 +1,16 @@
 """What a sweep measures beside its results, where it is asked to.
 
 Each detail is a file in OUTPUT_DIR: a sweep that goes on reads what is there.
-Neither decides a result, so that a finished sweep may be asked later, too.
+None decides a result, so that a finished sweep may be asked later, too.
 """
 from __future__ import annotations
 
 import dataclasses
+import json
 import pathlib
 from typing import Any, Callable
 
+from spec_cascades.evaluation import foretold
 from spec_cascades.evaluation import inspected
 from spec_cascades.evaluation import journal as journal_lib
 from spec_cascades.evaluation import origins
@@ -18,6 +20,7 @@ from spec_cascades.evaluation import split
 from spec_cascades.evaluation import summary
 
 SPLIT, TEXTS = 'split.jsonl', 'inspected.json'
+PREDICTED = 'predicted.jsonl'
 
 
 def check(run: Any) -> None:
@@ -28,7 +31,8 @@ def check(run: Any) -> None:
   if run.sweep.split and run.plan.timed_batch > 1:
     raise ValueError(f'Got split=True and timed_batch={run.plan.timed_batch}; '
                      'allowed with a split: 1, as parts are timed.')
-  _known_split(run)
+  _known(run, splits)
+  _known(run, predictions)
   _known_texts(run)
 
 
@@ -49,8 +53,19 @@ def added(run: Any, journal: journal_lib.Journal,
   """
   with journal.locked():
     ready = figures.ready(journal.records)
+    if run.sweep.predicted:
+      known = _known(run, predictions)
+      if new := [row for row in found.rows
+                 if row.key not in known and not row.faults
+                 and foretold.fits(run.points[row.key], programs)]:
+        for x in foretold.measure(run, programs, new, journal.records,
+                                  progress):
+          known[x.key] = x             # a sweep that is killed goes on here
+          results.write_rows(run.directory / PREDICTED, known.values())
+      found = dataclasses.replace(
+          found, predicted=[known[key] for key in ready if key in known])
     if run.sweep.split:
-      known = {x.key: x for x in _known_split(run)}
+      known = _known(run, splits)
       if new := [key for key in ready if key not in known
                  and split.fits(run.points[key], programs)]:
         known |= {x.key: x for x in split.measure(
@@ -78,12 +93,37 @@ def _complete(texts, ids, ready) -> bool:
 
 def splits(directory: pathlib.Path, sweep: str) -> list[split.Split]:
   """The time split of a sweep with this content key, if it made one."""
-  path = directory / SPLIT
-  return split.read(path, sweep) if path.exists() else []
+  return _read(directory / SPLIT, split.Split, sweep)
 
 
-def _known_split(run) -> list[split.Split]:
-  return splits(run.directory, results.content_key(run.configuration))
+def predictions(directory: pathlib.Path, sweep: str
+                ) -> list[foretold.Foretold]:
+  """The predictions of a sweep with this content key, if it made some."""
+  return _read(directory / PREDICTED, foretold.Foretold, sweep)
+
+
+def _read(path, kind, sweep):
+  """What `results.write_rows` saved of a sweep; ValueError if of another."""
+  if not path.exists():
+    return []
+  names = {f.name for f in dataclasses.fields(kind)}
+  try:
+    lines = [json.loads(line) for line
+             in path.read_text(encoding='utf-8').splitlines()]
+    if any(set(x) != names or (x['schema'], x['sweep']) != (kind.schema, sweep)
+           for x in lines):
+      raise ValueError
+  except (ValueError, TypeError):
+    raise ValueError(f'{path} does not hold the details of this sweep; move it '
+                     'away, and the same command measures them anew.'
+                     ) from None
+  return [kind(**line) for line in lines]
+
+
+def _known(run, read) -> dict[str, Any]:
+  """By point, the details that are there; `read` is one of those above."""
+  found = read(run.directory, results.content_key(run.configuration))
+  return {x.key: x for x in found}
 
 
 def _known_texts(run) -> list[inspected.Text]:

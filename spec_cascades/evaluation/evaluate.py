@@ -49,6 +49,8 @@ class Evaluation:
     seed: Of the samples.
     buckets: (input width, output cap) pairs; each costs its own programs.
     loggers: Classes such as `seqio.JSONLogger`; the step is the point's number.
+    predicted: Whether to predict tokens a verifier call, too, by one pass over
+      the texts of each point that a chain drafted.
   """
   output_dir: str
   task: Any
@@ -65,6 +67,7 @@ class Evaluation:
   seed: int = 0
   buckets: Sequence[tuple[int, int]] = ((48, 72),)
   loggers: Sequence[Any] = ()
+  predicted: bool = True
 
   def __post_init__(self):
     points_lib.check_curves(self.curves)
@@ -78,6 +81,9 @@ class Evaluation:
     check.interval('seed', self.seed, 0, 2**32 - 1, whole=True)
     if self.examples is not None:
       count('examples', self.examples)
+    if type(self.predicted) is not bool:
+      raise ValueError(f'Got predicted={self.predicted!r}; allowed: True or '
+                       'False.')
     sweep.check_buckets(self.buckets)
 
 
@@ -130,16 +136,21 @@ class Run:
     self.directory.mkdir(parents=True, exist_ok=True)
     done = []
     for name, evaluator in self.evaluators.items():
-      compiled = self.engine.compile(self.points, _model_data(evaluator))
+      dataset = _model_data(evaluator)
+      compiled = self.engine.compile(self.points, dataset)
       common = self._common(evaluator)
       for step, point in enumerate(progress(self.points, unit='point',
                                             desc=name)):
+        functions = self.engine.functions(point)
         future, _ = evaluator.evaluate(
-            compute_metrics=True, step=step, **self.engine.functions(point))
+            compute_metrics=True, step=step, **functions)
         metrics, = future.result().values()
+        outputs = functions['predict_with_aux_fn'](dataset)   # as it was kept
+        predicted = (self.engine.predicted(point, dataset, outputs)
+                     if self.chosen.predicted else None)
         done.append(dict(
             task=name, step=step, point=point.label,
-            metrics=told(point, metrics),
+            metrics=told(point, metrics), predicted=predicted,
             setting=dataclasses.asdict(point),
             programs=compiled.programs, compile_seconds=compiled.seconds,
             compiled_late=self.engine.late, **common))

@@ -129,11 +129,10 @@ class Ray:
       raise ValueError(f'Got workers of Ray and mesh={sweep.mesh}; allowed: '
                        'one device a worker. Give it up, or start the script '
                        'on every host (--coordinator).')
-    if sweep.split or sweep.inspected:
+    if sweep.asked:
       raise ValueError(
-          f'Got split={sweep.split} and inspected={sweep.inspected}; allowed '
-          'with Ray: False and 0. Ask the finished sweep for them without Ray, '
-          "on a machine like the workers'.")
+          f'Got {sweep.asked}; allowed with Ray: no details. Ask the finished '
+          "sweep for them without Ray, on a machine like the workers'.")
     if hosts.count() > 1:
       raise ValueError(f'Got {hosts.count()} processes and workers of Ray; '
                        'allowed: one process, which Ray brings the others to.')

@@ -11,6 +11,7 @@ import numpy as np
 from spec_cascades import stats
 from spec_cascades import theory
 from spec_cascades.evaluation import costs as costs_lib
+from spec_cascades.evaluation import foretold
 from spec_cascades.evaluation import results
 from spec_cascades.evaluation import rules
 
@@ -162,8 +163,8 @@ def _forecast(row, times, given, acceptance, texts, max_gamma) -> Forecast:
 
 def errors(found: Sequence[Forecast]) -> list[float]:
   """Predicted over decoded tokens a call, less 1, each at its own gamma."""
-  return [x.tokens[x.row.gamma] / x.row.tokens_per_call - 1 for x in found
-          if x.row.gamma < len(x.tokens)]
+  return [foretold.off(x.tokens[x.row.gamma], x.row.tokens_per_call)
+          for x in found if x.row.gamma < len(x.tokens)]
 
 
 def columns(longest: int) -> list[str]:

@@ -18,6 +18,7 @@ import numpy as np
 from spec_cascades import stats as stats_lib
 from spec_cascades.evaluation import asking
 from spec_cascades.evaluation import examples as examples_lib
+from spec_cascades.evaluation import foretold
 from spec_cascades.evaluation import metrics
 from spec_cascades.evaluation import pairs
 from spec_cascades.evaluation import points as points_lib
@@ -57,6 +58,7 @@ class Engine:
     # Prompts are made once for all points: the clock must not see it.
     self.prompts = functools.lru_cache(maxsize=None)(self._make_prompts)
     self._starts: dict[Any, list[int]] = {}
+    self._rows: dict[Any, list[list[int]]] = {}
     self.late = 0
 
   def compilations(self, points: Iterable[points_lib.Point],
@@ -85,6 +87,26 @@ class Engine:
         functools.partial(self._decode, point))
     return dict(predict_fn=lambda dataset, *unused: decode(dataset)[0],
                 predict_with_aux_fn=lambda dataset, *unused: decode(dataset))
+
+  def predicted(self, point: points_lib.Point, dataset: Any,
+                outputs: Outputs) -> float | None:
+    """Tokens a verifier call, from one pass over what was decoded.
+
+    None where a fault cut a text short, and where no chain of the small model
+    drafted.
+
+    Args:
+      point: Who decoded.
+      dataset: What was decoded.
+      outputs: What `predict_with_aux_fn` has given for it.
+    """
+    found, counted = outputs
+    if any(counted['fault']) or not foretold.fits(point, self._programs):
+      return None
+    return foretold.tokens_per_call(
+        self._pair, self._programs, point,
+        [self._rows[dataset][i] for i, _ in found],
+        [row[:n].tolist() for (_, row), n in zip(found, counted['emitted'])])
 
   def _units(self, dataset: Any) -> list[list[int]]:
     """Examples that are decoded together: all of one bucket."""
@@ -117,6 +139,7 @@ class Engine:
             for index, example in dataset.as_numpy_iterator()]
     if not rows:
       raise ValueError('The data set has no example; take another split.')
+    self._rows[dataset] = rows
     self._starts[dataset] = [len(row) if self._one_text else 1 for row in rows]
     return programs_lib.Prompts(rows, self.buckets, self._seed,
                                 self._pair.prompt)

@@ -192,23 +192,3 @@ def _split(run, key, costs, buckets, records, repeats, load) -> Split:
       rounds=mean['rounds'], repeats=repeats, load=load,
       costs=[[b.width, b.max_length, *ms(cost, *parts_lib.PARTS).values()]
              for b, cost in costs.items()])
-
-
-def read(path: pathlib.Path, sweep: str) -> list[Split]:
-  """What `results.write_rows` saved of a sweep with this content key.
-
-  Raises:
-    ValueError: Not such a file, or that of another sweep; the message names it.
-  """
-  names = {f.name for f in dataclasses.fields(Split)}
-  try:
-    lines = [json.loads(line) for line
-             in path.read_text(encoding='utf-8').splitlines()]
-    if any(set(x) != names or (x['schema'], x['sweep']) != (SCHEMA, sweep)
-           for x in lines):
-      raise ValueError
-  except (ValueError, TypeError):
-    raise ValueError(f'{path} does not hold the time split of this sweep; move '
-                     'it away, and the same command measures it anew.'
-                     ) from None
-  return [Split(**line) for line in lines]

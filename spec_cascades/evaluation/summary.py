@@ -50,10 +50,11 @@ class Summary:
   drafting: list[tuple[points_lib.Point, metrics.Drafting]]
   measured: measured_lib.Measured
   analysis: analysis_lib.Analysis
-  # See `details`: a `split.Split` a point, an `inspected.Text` a text chosen;
-  # None if the sweep does not want them.
+  # See `details`: a `split.Split` a point, an `inspected.Text` a text chosen, a
+  # `foretold.Foretold` a point; None if the sweep does not want them.
   split: Sequence[Any] | None = None
   texts: Sequence[Any] | None = None
+  predicted: Sequence[Any] | None = None
   # Seconds of decoding and of compiling, by these names, in the last run.
   spent: Mapping[str, float] = dataclasses.field(default_factory=dict)
 

@@ -16,6 +16,7 @@ from spec_cascades.evaluation import drafting
 from spec_cascades.evaluation import examples as examples_lib
 from spec_cascades.evaluation import executors
 from spec_cascades.evaluation import forced
+from spec_cascades.evaluation import foretold
 from spec_cascades.evaluation import journal as journal_lib
 from spec_cascades.evaluation import measured
 from spec_cascades.evaluation import meshes
@@ -65,6 +66,8 @@ class Sweep:
     tensorboard: Write each finished point for TensorBoard, too, through clu.
     split: Whether to time the parts of a decode, too: more programs to compile.
     inspected: How many texts to show with the origin of every token, too.
+    predicted: Whether to predict tokens a verifier call, too, by one pass over
+      the texts of each point that a chain drafted.
     mesh: Devices of each process that decode together. Part of the
       configuration if it is not one device.
     executor: Who decodes: this process, or workers on other machines. It is no
@@ -92,6 +95,7 @@ class Sweep:
   tensorboard: bool = False
   split: bool = False
   inspected: int = 0
+  predicted: bool = False
   mesh: meshes.Mesh = meshes.Mesh()
   executor: executors.Executor = executors.InProcess()
 
@@ -115,23 +119,29 @@ class Sweep:
               or (value is None and name in ('examples', 'timed'))):
         raise ValueError(f'Got {name}={value!r}; allowed: a whole number from '
                          '1, or for examples and timed None, which is all.')
-    for name in ('split', 'tensorboard'):
+    for name in ('split', 'predicted', 'tensorboard'):
       if type(getattr(self, name)) is not bool:
         raise ValueError(f'Got {name}={getattr(self, name)!r}; allowed: True '
                          'or False.')
     if type(self.inspected) is not int or self.inspected < 0:
       raise ValueError(f'Got inspected={self.inspected!r}; allowed: a whole '
                        'number of texts from 0.')
-    if self.mesh.size > 1 and (self.split or self.inspected):
-      raise ValueError(f'Got mesh={self.mesh} and split={self.split}, '
-                       f'inspected={self.inspected}; allowed on several '
-                       'devices: False and 0.')
+    if self.mesh.size > 1 and self.asked:
+      raise ValueError(f'Got mesh={self.mesh} and {self.asked}; allowed on '
+                       'several devices: none of these details.')
     if not isinstance(self.top_k, int):
       raise ValueError(f'Got top_k={self.top_k!r}; allowed: whole numbers.')
     if isinstance(self.executor, type) or not hasattr(self.executor, 'check'):
       raise ValueError(f'Got executor={self.executor!r}; allowed: '
                        '@executors.InProcess() or @executors.Ray().')
     check_buckets(self.buckets)
+
+  @property
+  def asked(self) -> str:
+    """The details that are wanted, for messages."""
+    return ', '.join(f'{name}={getattr(self, name)}'
+                     for name in ('split', 'inspected', 'predicted')
+                     if getattr(self, name))
 
 
 class Run:
@@ -306,8 +316,7 @@ class Run:
                    for i in range(len(self.examples))] for key in self.points}
     programs = programs_lib.Programs(self.pair, self.sweep.curves, eos=self.eos)
     drafted = [key for key, point in self.points.items()
-               if point.drafter == drafting.CHAIN
-               and not programs.name(point).baseline]
+               if foretold.fits(point, programs)]
     return {key: measure(
         self.pair, self.rows, texts[key], *programs.chosen(self.points[key]))
             for key in progress(drafted, desc='reading texts', unit='point')}

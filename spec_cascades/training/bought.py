@@ -15,11 +15,10 @@ from spec_cascades import theory
 from spec_cascades import warp
 from spec_cascades.drafters import chain
 from spec_cascades.evaluation import forced
+from spec_cascades.evaluation import foretold
 from spec_cascades.evaluation import pairs
 from spec_cascades.training import data
 from spec_cascades.training import writing
-
-TOLERATED = 0.05          # between what is predicted and what is decoded
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +32,7 @@ class Bought:
   @property
   def off(self) -> float:
     """Of the prediction, relative to what was decoded."""
-    return self.predicted / self.decoded - 1
+    return foretold.off(self.predicted, self.decoded)
 
   @property
   def figures(self) -> dict[str, float]:
@@ -44,15 +43,13 @@ class Bought:
   @property
   def warning(self) -> str | None:
     """What to say where they disagree."""
-    if abs(self.off) <= TOLERATED:
-      return None
-    return (f'warning: at T={self.temperature:g} {self.predicted:.2f} tokens a '
-            f'call are predicted, {self.decoded:.2f} were decoded; above '
-            f'{TOLERATED:.0%} apart, so trust neither.')
+    return foretold.warning(f'T={self.temperature:g}', self.predicted,
+                            self.decoded)
 
   def __str__(self) -> str:
     return (f'T={self.temperature:g}, gamma {self.gamma}: {self.decoded:.2f} '
-            f'tokens a call, predicted {self.predicted:.2f} ({self.off:+.1%})')
+            'tokens a call, predicted '
+            f'{foretold.shown(self.predicted, self.decoded)}')
 
 
 def tokens_per_call(pair: pairs.Pair, corpus: data.ParallelText,

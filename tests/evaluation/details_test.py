@@ -1,9 +1,10 @@
-"""A finished sweep is asked for its time split and for texts with origins."""
+"""A finished sweep is asked for its time split, origins and predictions."""
 import collections
 import dataclasses
 import itertools
 import json
 
+import fakecosts
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,8 +16,10 @@ from spec_cascades import decode
 from spec_cascades import targets
 from spec_cascades.drafters import space
 from spec_cascades.evaluation import details
+from spec_cascades.evaluation import foretold
 from spec_cascades.evaluation import origins
 from spec_cascades.evaluation import parts
+from spec_cascades.evaluation import planner
 from spec_cascades.evaluation import points
 from spec_cascades.evaluation import programs as programs_lib
 from spec_cascades.evaluation import report
@@ -43,7 +46,8 @@ def plain(pair_dir, tmp_path_factory):
 @pytest.fixture(scope='module')
 def asked(plain):
   """The same sweep, asked afterwards."""
-  sweep = dataclasses.replace(plain[0], split=True, inspected=2)
+  sweep = dataclasses.replace(plain[0], split=True, inspected=2,
+                              predicted=True)
   run = sweep_lib.Run(sweep)
   journal = (run.directory / sweep_lib.JOURNAL).read_bytes()
   found = run(Bar)
@@ -60,6 +64,7 @@ def records(run):
 
 def test_nothing_is_measured_unasked(plain):
   assert plain[1].split is None and plain[1].texts is None
+  assert plain[1].predicted is None
 
 
 def test_results_stay_as_they_were(plain, asked):
@@ -113,6 +118,43 @@ def test_probabilities_fit_what_was_written(asked):
                  or t.pi == pytest.approx(t.p, rel=.01) for t in x.tokens)
 
 
+def test_predictions_are_the_planners(asked):
+  """Of each point with drafts; exact at T=0, where nothing is drawn."""
+  run, found = asked
+  drafted = [row for row in found.rows if row.drafter]
+  plans = planner.forecast(
+      drafted, fakecosts.make(), acceptance='texts',
+      texts=run.acceptance(lambda keys, **_: keys))
+  assert [(x.key, x.predicted, x.decoded) for x in found.predicted] == [
+      (p.row.key, p.tokens[3], p.row.tokens_per_call) for p in plans]
+  assert {x.temperature for x in drafted} == {0., 1.}
+  for row, x in zip(drafted, found.predicted):
+    if not row.temperature:
+      assert x.predicted == pytest.approx(x.decoded)
+
+
+def test_a_prediction_that_is_there_is_not_made_again(asked, monkeypatch):
+  """And is shown with a warning where it is not what was decoded."""
+  run, found = asked
+  path, measured = run.directory / details.PREDICTED, []
+  before = path.read_bytes()
+  first, last = found.predicted
+  wrong = dataclasses.replace(first, predicted=1.5 * first.decoded)
+  results.write_rows(path, [wrong])                # killed before the last
+  monkeypatch.setattr(foretold, 'tokens_per_call', lambda *args: (
+      measured.append(args[2]), last.decoded)[1])
+  try:
+    again = sweep_lib.Run(run.sweep)(Bar)
+  finally:
+    path.write_bytes(before)
+  assert measured == [run.points[last.key]]
+  printed = report.write(run.directory, again)
+  assert f'{1.5 * first.decoded:.2f} (+50.0%)' in printed
+  warned = [x for x in printed.splitlines() if x.startswith('warning: ')]
+  assert len(warned) == 1 and f'at {first.point} ' in warned[0]
+  assert warned[0] in (run.directory / report.PAGE).read_text('utf-8')
+
+
 def test_a_part_goes_on_from_where_it_was(asked):
   """Else a compiler may do it once for all the times that it is timed."""
   run, _ = asked
@@ -148,6 +190,7 @@ def test_nothing_is_measured_twice(asked):
     again = sweep_lib.Run(run.sweep)(Bar)
   assert log.programs == 0
   assert again.split == found.split and again.texts == found.texts
+  assert again.predicted == found.predicted
 
 
 def test_a_split_that_was_killed_goes_on(asked, monkeypatch):
@@ -200,9 +243,10 @@ def test_few_programs_are_there_at_a_time(asked, monkeypatch):
   taken.write_bytes(before[1])
 
 
-@pytest.mark.parametrize('name', [details.SPLIT, details.TEXTS])
+@pytest.mark.parametrize('name', [details.SPLIT, details.TEXTS,
+                                  details.PREDICTED])
 @pytest.mark.parametrize('change', [
-    lambda text: text[:len(text) // 2], lambda text: '{"schema": 1}',
+    lambda text: text[:len(text) // 3], lambda text: '{"schema": 1}',
     lambda text: text.replace('"sweep": "', '"sweep": "0')])
 def test_files_of_others_are_refused_before_anything_runs(asked, name, change):
   run, _ = asked
@@ -235,7 +279,7 @@ def test_texts_that_differ_come_first_and_there_is_room_for_all(
 
 
 @pytest.mark.parametrize('changes', [
-    dict(split=1), dict(inspected=-1), dict(inspected=True),
+    dict(split=1), dict(predicted=1), dict(inspected=-1), dict(inspected=True),
     dict(inspected=None)])
 def test_bad_settings(plain, changes):
   with pytest.raises(ValueError, match='allowed: '):

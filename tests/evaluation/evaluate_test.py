@@ -14,7 +14,10 @@ import pytest
 
 from spec_cascades import baselines
 from spec_cascades import targets
+from spec_cascades import theory
+from spec_cascades import warp
 from spec_cascades.evaluation import evaluate
+from spec_cascades.evaluation import forced
 from spec_cascades.evaluation import pairs
 from spec_cascades.evaluation import points as points_lib
 from spec_cascades.evaluation import predict
@@ -129,6 +132,44 @@ def test_the_script_prints_quality_and_cost_of_each_point(evaluated):
     (name, signature), = row['signatures'].items()
     assert signature.startswith('nrefs:1|')
     assert f'\n{row["task"]}, {name}: {signature}\n' in printed
+
+
+def test_a_prediction_stands_beside_what_was_decoded(evaluated, run):
+  """Of the one point that a chain drafted; from its texts, read here anew."""
+  _, rows, printed = evaluated
+  evaluator, = run.evaluators.values()
+  dataset, = evaluator.cached_model_datasets.values()
+  found, aux = run.engine.functions(run.points[-1])['predict_with_aux_fn'](
+      dataset)
+  rates = forced.acceptance(
+      run.pair, [run.engine.row(i, x) for i, x in dataset.as_numpy_iterator()],
+      [row[:n].tolist() for (_, row), n in zip(found, aux['emitted'])],
+      targets.TokenV3(.4), warp.Warp(1.))
+  *alone, row = rows
+  assert row['predicted'] == pytest.approx(
+      theory.tokens_per_call(rates, 3), rel=1e-4)
+  assert f' predicted {row["predicted"]:.2f} (' in printed
+  assert {x['predicted'] for x in alone} == {None}
+  assert not any('predicted' in script.said(x)[0] for x in alone)
+
+
+def test_a_warning_follows_where_they_disagree(evaluated, run):
+  row = evaluated[1][-1]
+  decoded = row['metrics']['tokens_per_call']
+  said = lambda ratio: script.said(dict(row, predicted=ratio * decoded))
+  assert len(said(1.04)) == 1 and '(+4.0%)' in said(1.04)[0]
+  line, warning = said(.9)
+  assert '(-10.0%)' in line and warning.startswith('warning: at wmt14_ende')
+
+
+def test_nothing_is_predicted_of_texts_with_a_fault(run):
+  evaluator, = run.evaluators.values()
+  dataset, = evaluator.cached_model_datasets.values()
+  found, aux = run.engine.functions(run.points[-1])['predict_with_aux_fn'](
+      dataset)
+  predicted = lambda **changes: run.engine.predicted(
+      run.points[-1], dataset, (found, dict(aux, **changes)))
+  assert predicted() > 1 and predicted(fault=[0, 1, 0]) is None
 
 
 def test_a_baseline_that_judges_no_draft_has_no_rejections():

@@ -132,7 +132,7 @@ def test_without_ray_one_line_says_what_to_install(monkeypatch):
 
 
 def test_details_are_for_the_finished_sweep():
-  for wanted in (dict(split=True), dict(inspected=3)):
+  for wanted in (dict(split=True), dict(inspected=3), dict(predicted=True)):
     made = sweep_lib.Sweep('x', (), executor=executors.Ray(), **wanted)
     with pytest.raises(ValueError, match='Ask the finished sweep'):
       sweep_lib.Run(made)

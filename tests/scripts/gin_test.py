@@ -130,7 +130,8 @@ def test_the_quickstart_has_fourteen_points():
 @pytest.mark.parametrize('name,want', [
     ('paper', dict(examples=500, timed=None, trials=3, batch=1)),
     ('local', dict(examples=500, timed=60, trials=1, batch=50)),
-    ('details', dict(split=True, inspected=8, examples=None, timed=None))])
+    ('details', dict(split=True, inspected=8, predicted=True, examples=None,
+                     timed=None))])
 def test_protocols_go_with_any_sweep(name, want):
   _cli.configure(['gin/sweeps/baselines.gin', f'gin/protocols/{name}.gin'], [])
   made = _cli.call(sweep_lib.Sweep)

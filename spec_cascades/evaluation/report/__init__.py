@@ -45,7 +45,7 @@ def write(directory: pathlib.Path, summary: summary_lib.Summary, *,
   files.write_atomically(directory / PAGE, html.page(summary, title))
   tables = sections.of_sweep(summary.rows, summary.comparisons,
                              summary.drafting, summary.analysis,
-                             summary.split)
+                             summary.split, predicted=summary.predicted)
   export.write(directory, tables)
   return '\n\n'.join([table.everything(summary), sections.text(tables)])
 

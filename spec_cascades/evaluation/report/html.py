@@ -60,6 +60,9 @@ YIELD = (
     'tokens/call: emitted over calls of the verifier; without bonus, tokens '
     'drawn after a draft without rejection are not counted. accepted at j: of '
     'the drafts judged at depth j of a round.')
+PREDICTED = (
+    ' predicted: tokens/call, from one pass of both models over the texts, and '
+    'how much more that is.')
 
 
 def page(summary: summary_lib.Summary, title: str) -> str:
@@ -81,9 +84,11 @@ def page(summary: summary_lib.Summary, title: str) -> str:
       _list(READING),
       _sections(summary, classes, marks),
       '<h2>All points</h2>',
-      _table(table.points(rows), _anchored(rows, classes, marks)),
+      _table(table.points(rows, summary.predicted),
+             _anchored(rows, classes, marks)),
       '<p class="soft">ms: mean per text. rejected: of the draft tokens '
-      'judged. deferred: share of the law that came from the verifier.</p>',
+      'judged. deferred: share of the law that came from the verifier.'
+      f'{PREDICTED if summary.predicted else ""}</p>',
       '<h2>What the drafts yielded</h2>',
       f'<p class="soft">{DEPTHS}</p>',
       acceptance.charts(summary.drafting, classes),

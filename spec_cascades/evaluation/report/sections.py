@@ -10,6 +10,7 @@ from spec_cascades.evaluation import analysis as analysis_lib
 from spec_cascades.evaluation import choosing
 from spec_cascades.evaluation import estimated
 from spec_cascades.evaluation import findings
+from spec_cascades.evaluation import foretold
 from spec_cascades.evaluation import frontier
 from spec_cascades.evaluation import metrics
 from spec_cascades.evaluation import points as points_lib
@@ -82,7 +83,9 @@ def of_sweep(rows: Sequence[results.Row],
              drafting: Sequence[tuple[points_lib.Point, metrics.Drafting]],
              analysis: analysis_lib.Analysis,
              splits: Sequence[split_lib.Split] | None = None,
-             on: estimated.Slice | None = None) -> list[Section]:
+             on: estimated.Slice | None = None,
+             predicted: Sequence[foretold.Foretold] | None = None
+             ) -> list[Section]:
   """Every table there is, for files; that of drafters needs a time split or a
   slice of TPUs to estimate speed-ups on.
   """
@@ -90,7 +93,7 @@ def of_sweep(rows: Sequence[results.Row],
   return [
       Section('verifier', 'Against the verifier alone',
               table.comparisons(comparisons, metric)),
-      Section('points', 'All points', table.points(rows)),
+      Section('points', 'All points', table.points(rows, predicted)),
       Section('drafts', 'What the drafts yielded', table.drafting(drafting)),
       *([Section('drafters', drafters.TITLE,
                  drafters.table(rows, drafting, splits or (), on),

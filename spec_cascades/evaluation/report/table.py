@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from typing import Sequence
 
+from spec_cascades.evaluation import foretold
 from spec_cascades.evaluation import frontier
 from spec_cascades.evaluation import metrics
 from spec_cascades.evaluation import points as points_lib
@@ -15,10 +16,14 @@ NONE = '-'
 SHOWN_FAULTS = 5
 
 
-def points(rows: Sequence[results.Row]) -> Table:
-  """One line per point."""
+def points(rows: Sequence[results.Row],
+           predicted: Sequence[foretold.Foretold] | None = None) -> Table:
+  """One line per point; with predictions, if there are any."""
+  told = {x.key: foretold.shown(x.predicted, x.decoded)
+          for x in predicted or ()}
   head = ['method', 'alpha', 'T', rows[0].metric, '95 %', 'ms', 'relative',
-          '95 %', 'rejected', 'tokens/call', 'deferred']
+          '95 %', 'rejected', 'tokens/call', *['predicted'] * bool(told),
+          'deferred']
   body = []
   for row in ordered(rows):
     alone = not row.gamma
@@ -30,6 +35,7 @@ def points(rows: Sequence[results.Row]) -> Table:
         span(row.relative_low, row.relative_high, 2),
         NONE if row.rejection_rate is None else f'{row.rejection_rate:.2f}',
         f'{row.tokens_per_call:.2f}',
+        *[told.get(row.key, NONE)] * bool(told),
         NONE if alone else f'{row.deferral_rate:.2f}'])
   return head, body
 
@@ -93,6 +99,8 @@ def notes(summary: summary_lib.Summary) -> list[str]:
   out.append(f'{cost.programs} XLA programs, compiled in {cost.seconds:.0f} s '
              'before the clock started; '
              f'{cost.while_timing} compiled while it ran.')
+  out += [line for x in summary.predicted or () if (
+      line := foretold.warning(x.point, x.predicted, x.decoded))]
   out += [f'Failed: {line}' for line in summary.failures]
   if summary.faults:
     more = len(summary.faults) - SHOWN_FAULTS
@@ -109,7 +117,7 @@ def notes(summary: summary_lib.Summary) -> list[str]:
 def everything(summary: summary_lib.Summary) -> str:
   """What a sweep prints when it is done."""
   return '\n\n'.join([
-      text(points(summary.rows)),
+      text(points(summary.rows, summary.predicted)),
       'Against the verifier alone: speed-up at its quality, gain within its '
       'time\n("illustrative": the interval includes no difference, so '
       f'{_texts(summary.rows[0])} can\'t decide)\n'
