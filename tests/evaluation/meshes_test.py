@@ -28,7 +28,7 @@ found = []
 for mesh in (meshes.Mesh(), meshes.Mesh(2, 2, 'tensor', 'data')):
   run = sweep.Run(sweep.Sweep(
       f'{out}{mesh.size}', tuple(points.Curve(
-          targets.Lossless, temperatures=(1.,), drafter=x)
+          targets.Lossless, temperatures=(1.,), drafter=x, name=x)
           for x in drafters), f'{root}/verifier', f'{root}/drafter',
       examples=2 * batch - 1, gamma=2, batch=batch, timed=1, mesh=mesh,
       buckets=((80, 10),)))
