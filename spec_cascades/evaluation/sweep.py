@@ -103,6 +103,9 @@ class Sweep:
         isinstance(self.data, type) or not hasattr(self.data, 'read')):
       raise ValueError(f'Got data={self.data!r}; allowed: the path of a table, '
                        '@sources.Corpus() or @sources.Public().')
+    if not isinstance(self.asking, asking_lib.Asking):
+      raise ValueError(f'Got asking={self.asking!r}; allowed: '
+                       '@asking.Asking().')
     if not isinstance(self.mesh, meshes.Mesh):
       raise ValueError(f'Got mesh={self.mesh!r}; allowed: @meshes.Mesh().')
     if not isinstance(self.top_p, (int, float)):
