@@ -168,7 +168,7 @@ def _content(path: str) -> str:
   if not place.is_file():
     raise ValueError(f'No file at {path}; give one with a text on each line.')
   try:
-    return place.read_text(encoding='utf-8')
+    return place.read_text(encoding='utf-8-sig')   # Windows may mark it so
   except UnicodeDecodeError:
     raise ValueError(f'{path} is not UTF-8; give a file of texts, one a line.'
                      ) from None

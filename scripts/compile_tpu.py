@@ -179,6 +179,9 @@ def _steps(programs: Any, chip: Any, flags: argparse.Namespace,
   draft, judging, sampling = (
       programs.draft(), programs.judging(), programs.sampling())
   blocks = {}
+  for full in (x for x in (judging, sampling) if x.excess):
+    print(_memory(full, chip.hbm))
+    return {}
   for found in itertools.chain([draft], map(programs.block, flags.widths)):
     if found.excess:
       print(_memory(found, chip.hbm))

@@ -46,6 +46,9 @@ def _flags(args: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
   if (flags.acceptance == 'texts') != bool(flags.gin_file):
     raise ValueError('--acceptance texts and --gin_file belong together; the '
                      'file says which models and data the sweep had.')
+  if bindings and not flags.gin_file:
+    raise ValueError(f'Got --gin.{bindings[0].replace(" = ", "=")} without '
+                     '--gin_file, whose names it is to set; give both.')
   if flags.gin_file:
     folder = flags.results if flags.results.is_dir() else flags.results.parent
     bindings.append(f'OUTPUT_DIR = {str(folder)!r}')

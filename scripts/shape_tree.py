@@ -39,6 +39,9 @@ def _flags(args: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     number = getattr(flags, name)
     if number is not None and number < least:
       raise ValueError(f'Got --{name} {number}; allowed: {least} or more.')
+  if flags.output is not None and flags.output.exists() and (
+      not flags.output.is_dir()):
+    raise ValueError(f'Got --output {flags.output}; give a folder.')
   return flags, [*bindings, f'OUTPUT_DIR = {str(flags.results)!r}']
 
 

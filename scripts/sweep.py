@@ -131,8 +131,10 @@ def several(path: pathlib.Path) -> list[Job]:
                      ) from None
   if make is None:
     raise ValueError(f'{path} has no get_sweep(); see configs/gammas.py.')
-  if not (isinstance(sweeps, (list, tuple)) and all(
-      isinstance(x, (list, tuple)) and len(x) == 3 for x in sweeps)):
+  some = lambda x: isinstance(x, (list, tuple))
+  if not (some(sweeps) and all(
+      some(x) and len(x) == 3 and isinstance(x[0], str)
+      and some(x[1]) and some(x[2]) for x in sweeps)):
     raise ValueError(f'get_sweep() of {path} gives {sweeps!r}; allowed: a list '
                      'of (name, gin files, bindings); see configs/gammas.py.')
   names = [name for name, *_ in sweeps]

@@ -27,6 +27,7 @@ from typing import Any, Sequence
 
 import _cli
 
+from spec_cascades.data import files
 from spec_cascades.evaluation import chips
 
 TOPOLOGIES = ('v4-8', 'v4-128', 'v5e-16', 'v5e-256', 'v5p-8', 'v6e-16')
@@ -230,7 +231,7 @@ def _table(rows: dict[tuple[str, str], dict[str, Any]], old: str,
 
 def _parts(path: pathlib.Path) -> tuple[str, str, str]:
   """A document before its table, the table, and after it."""
-  text = path.read_text()
+  text = path.read_text(encoding='utf-8')
   if not 0 <= text.find(BEGIN) < text.find(END):
     raise ValueError(f'{path} lacks the lines {BEGIN} and {END}, between which '
                      'the table goes.')
@@ -257,7 +258,8 @@ def main(args: Sequence[str]) -> None:
       _compiled(*case, path, flags.acceptance)
       rows = _known(paths, wanted, rates)
     before, old, after = _parts(flags.output)
-    flags.output.write_text(
+    files.write_atomically(
+        flags.output,
         f'{before}{BEGIN}\n{_table(rows, old, rates)}\n{END}{after}')
 
 

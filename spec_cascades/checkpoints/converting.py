@@ -1,14 +1,13 @@
 """Checkpoints of any format as the project's own, or as Hugging Face's."""
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import math
 import os
 import pathlib
 import shutil
-from typing import Any, Callable, Iterator
+from typing import Any, Callable
 
 import jax.numpy as jnp
 import numpy as np
@@ -102,7 +101,9 @@ def convert(path: str | os.PathLike, output: str | os.PathLike, *,
   _check_space(output, total + HEADERS + sum(map(len, words.values())))
   with (progress or loading.Silent)(total=total, unit='B', unit_scale=True,
                                     desc=f'writing {output.name}') as bar:
-    with _appearing(output) as partial:
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with files.appearing(output) as partial:
+      partial.mkdir()
       if to == 'native':
         native.write(
             partial, source, dtype, words=words, tick=bar.update,
@@ -269,16 +270,3 @@ def _check_space(output: pathlib.Path, wanted: int) -> None:
   if free < wanted:
     raise ValueError(f'{output} needs {wanted / 1e9:.1f} GB, but {there} has '
                      f'{free / 1e9:.1f} GB left.')
-
-
-@contextlib.contextmanager
-def _appearing(output: pathlib.Path) -> Iterator[pathlib.Path]:
-  """A directory to write to that becomes `output` once all went well."""
-  output.parent.mkdir(parents=True, exist_ok=True)
-  partial = output.with_name(f'{output.name}.{os.getpid()}.partial')
-  partial.mkdir()
-  try:
-    yield partial
-    os.replace(partial, output)
-  finally:
-    shutil.rmtree(partial, ignore_errors=True)

@@ -32,6 +32,7 @@ import tensorstore as ts
 
 from spec_cascades.checkpoints import loading
 from spec_cascades.checkpoints import stores
+from spec_cascades.data import files
 from spec_cascades.models import t5
 
 VERSION = 3                          # what T5X has written since June 2021
@@ -95,6 +96,7 @@ def save(directory: str | os.PathLike, params: Mapping[str, Any],
 
   Raises:
     ValueError: It exists already, or the dtype is unknown.
+    OSError: It can't be written.
   """
   if dtype not in loading.DTYPES:
     raise ValueError(f'Got dtype {dtype!r}; allowed: '
@@ -103,17 +105,18 @@ def save(directory: str | os.PathLike, params: Mapping[str, Any],
   final = folder / f'{INDEX}_{step}'
   if final.exists():
     raise ValueError(f'{final} exists; choose another directory or step.')
-  partial = final.with_name(f'{final.name}.tmp-{os.getpid()}')
-  partial.mkdir(parents=True)
+  folder.mkdir(parents=True, exist_ok=True)
   flat = traverse_util.flatten_dict({TARGET: dict(params)})
-  with futures.ThreadPoolExecutor(WRITERS) as pool:
-    specs = list(pool.map(lambda item: _write(
-        partial, '.'.join(item[0]), np.asarray(item[1]), dtype), flat.items()))
-  state = {**traverse_util.unflatten_dict(dict(zip(flat, specs))),
-           STATE: dict(step=np.asarray(step, np.int32))}
-  (partial / INDEX).write_bytes(serialization.msgpack_serialize(
-      dict(version=VERSION, optimizer=state)))
-  os.rename(partial, final)
+  with files.appearing(final) as partial:
+    partial.mkdir()
+    with futures.ThreadPoolExecutor(WRITERS) as pool:
+      specs = list(pool.map(lambda item: _write(
+          partial, '.'.join(item[0]), np.asarray(item[1]), dtype),
+                            flat.items()))
+    state = {**traverse_util.unflatten_dict(dict(zip(flat, specs))),
+             STATE: dict(step=np.asarray(step, np.int32))}
+    files.write_atomically(partial / INDEX, serialization.msgpack_serialize(
+        dict(version=VERSION, optimizer=state)))
   return final
 
 

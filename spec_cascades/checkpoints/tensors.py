@@ -21,6 +21,7 @@ import numpy as np
 
 from spec_cascades.checkpoints import buffers
 from spec_cascades.checkpoints import loading
+from spec_cascades.data import files
 
 FLOATS = {'F64': np.float64, 'F32': np.float32, 'F16': np.float16,
           'BF16': ml_dtypes.bfloat16}
@@ -85,22 +86,15 @@ def write(path: pathlib.Path, leaves: Mapping[str, loading.Leaf], dtype: str,
   # transformers refuses a file that does not say whose it is.
   text = json.dumps({'__metadata__': {'format': 'pt'}, **header}).encode()
   text += b' ' * (-(8 + len(text)) % ALIGNMENT)
-  partial = path.with_name(f'{path.name}.{os.getpid()}.partial')
-  try:
-    with partial.open('wb') as file:
-      file.write(len(text).to_bytes(8, 'little') + text)
-      for leaf in leaves.values():
-        array = np.asarray(loading.read(leaf))
-        for rows in buffers.rows(array, CHUNK):
-          part = buffers.copied(np.asarray(array[rows]), kind)
-          file.write(part.reshape(-1).view(np.uint8))
-          buffers.forget(array)
-        tick(array.size * kind.itemsize)
-      file.flush()
-      os.fsync(file.fileno())
-    os.replace(partial, path)
-  finally:
-    partial.unlink(missing_ok=True)
+  with files.appearing(path) as partial, partial.open('wb') as file:
+    file.write(len(text).to_bytes(8, 'little') + text)
+    for leaf in leaves.values():
+      array = np.asarray(loading.read(leaf))
+      for rows in buffers.rows(array, CHUNK):
+        part = buffers.copied(np.asarray(array[rows]), kind)
+        file.write(part.reshape(-1).view(np.uint8))
+        buffers.forget(array)
+      tick(array.size * kind.itemsize)
   return at
 
 

@@ -11,6 +11,8 @@ import pathlib
 import shutil
 import subprocess
 
+from spec_cascades.data import files
+
 LANGUAGES = ('en', 'de')
 _PROGRAMS = ('apt-get', 'dpkg')
 
@@ -120,11 +122,14 @@ def fetch_package(name: str, cache_dir: pathlib.Path) -> pathlib.Path:
   debs.mkdir(parents=True, exist_ok=True)
   if not list(debs.glob(f'{name}_*.deb')):
     _run(['apt-get', *apt_options(cache_dir), 'download', name], cwd=debs)
-  partial = cache_dir / 'packages' / f'{name}.partial'
-  shutil.rmtree(partial, ignore_errors=True)
-  partial.mkdir(parents=True)
-  _run(['dpkg', '-x', str(max(debs.glob(f'{name}_*.deb'))), str(partial)])
-  partial.rename(root)  # Only a complete tree gets the final name.
+  root.parent.mkdir(parents=True, exist_ok=True)
+  try:
+    with files.appearing(root) as partial:
+      partial.mkdir()
+      _run(['dpkg', '-x', str(max(debs.glob(f'{name}_*.deb'))), str(partial)])
+  except OSError:
+    if not root.is_dir():               # else another process was faster
+      raise
   return root
 
 

@@ -6,7 +6,42 @@ import json
 import os
 import pathlib
 import secrets
-from typing import Any, Mapping
+import shutil
+from typing import Any, Iterator, Mapping
+
+
+@contextlib.contextmanager
+def appearing(path: pathlib.Path, ending: str = '.partial'
+              ) -> Iterator[pathlib.Path]:
+  """A place for a file, or for a directory, which then becomes that at `path`.
+
+  It is beside `path`, and no other thread, process or host has it. What was at
+  `path` stays until then, for those who have mapped it into memory for longer.
+  If writing fails, nothing is left of it.
+
+  Args:
+    path: Is replaced; a directory only if it is empty.
+    ending: Of the name of the place, for those who go by it.
+
+  Raises:
+    OSError: It can't be put there.
+  """
+  # Two containers that share a folder may have one number of a process.
+  own = f'{os.getpid()}.{secrets.token_hex(4)}'
+  partial = path.with_name(f'{path.name}.{own}{ending}')
+  try:
+    yield partial
+    with _told(path):
+      if partial.is_file():
+        with partial.open('rb') as file:
+          os.fsync(file.fileno())
+      os.replace(partial, path)
+  finally:
+    if partial.is_dir():
+      shutil.rmtree(partial, ignore_errors=True)
+    else:
+      with contextlib.suppress(OSError):
+        partial.unlink(missing_ok=True)
 
 
 def write_atomically(path: pathlib.Path, content: str | bytes) -> None:
@@ -15,20 +50,17 @@ def write_atomically(path: pathlib.Path, content: str | bytes) -> None:
   Raises:
     OSError: It can't be written; what was there before still is.
   """
-  if isinstance(content, str):
-    content = content.encode()
-  # Two containers that share a folder may have one number of a process.
-  own = f'{os.getpid()}.{secrets.token_hex(4)}'
-  partial = path.with_name(f'{path.name}.{own}.partial')
+  with appearing(path) as partial, _told(path):
+    partial.write_bytes(
+        content.encode() if isinstance(content, str) else content)
+
+
+@contextlib.contextmanager
+def _told(path):
+  """Errors say which file it was to be, and that the one before is whole."""
   try:
-    with partial.open('wb') as file:
-      file.write(content)
-      file.flush()
-      os.fsync(file.fileno())
-    os.replace(partial, path)
+    yield
   except OSError as error:
-    with contextlib.suppress(OSError):
-      partial.unlink()
     raise OSError(error.errno, f"{path} can't be written, what was there "
                   f'before is whole: {error.strerror}') from None
 

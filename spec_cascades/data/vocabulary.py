@@ -6,6 +6,8 @@ import pathlib
 
 import sentencepiece
 
+from spec_cascades.data import files
+
 PAD_ID, EOS_ID, UNK_ID = 0, 1, 2
 DEFAULT_VOCAB_SIZE = 4096
 MIN_VOCAB_SIZE = 300  # 256 bytes, three special pieces and some letters.
@@ -42,8 +44,7 @@ def train(
     )
   path = pathlib.Path(model_path).expanduser()
   path.parent.mkdir(parents=True, exist_ok=True)
-  partial = path.with_name(path.name + '.partial')
-  with partial.open('wb') as f:
+  with files.appearing(path) as partial, partial.open('wb') as f:
     try:
       sentencepiece.SentencePieceTrainer.train(
           sentence_iterator=iter(texts),
@@ -64,12 +65,10 @@ def train(
           minloglevel=2,
       )
     except RuntimeError as error:
-      partial.unlink()
       raise ValueError(
           f'SentencePiece cannot train {vocab_size} pieces on these texts: '
           f'{str(error).splitlines()[0].rpartition("] ")[-1]}'
       ) from error
-  partial.replace(path)
   return path
 
 

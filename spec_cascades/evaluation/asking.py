@@ -25,6 +25,10 @@ class Asking:
     if not isinstance(self.template, str) or SOURCE not in self.template:
       raise ValueError(f'Got the template {self.template!r}; it has to hold '
                        f'{SOURCE}, which stands for the input.')
+    if type(self.chat) is not bool:
+      raise ValueError(f'Got chat={self.chat!r}; allowed: True or False.')
+    if not isinstance(self.end, str | None):
+      raise ValueError(f'Got end={self.end!r}; allowed: text, or None.')
 
   def __call__(self, vocabulary: Any, source: str) -> str:
     """The prompt as text; ValueError if there is no chat template."""

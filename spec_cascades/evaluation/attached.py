@@ -49,12 +49,13 @@ class Part:
 
 
 def whole(path: str, pair: pairs.Pair) -> tuple[pairs.Model, str]:
-  """A model of the pair's vocabulary, and its SHA-256.
+  """A model of the pair's vocabulary, in the pair's dtype, and its SHA-256.
 
   Raises:
     ValueError: There is none at the path, or it has another vocabulary.
   """
-  found = pairs.load(path, None)
+  dtype = meshes.bare(pair.verifier.lm).config.dtype
+  found = pairs.load(path, None, dtype=dtype)
   spelt = lambda x: pairs.pieces_digest(x.vocabulary, x.verifier.lm.vocab_size)
   if found.vocabulary_sha256 != pair.vocabulary_sha256 and (
       spelt(found) != spelt(pair)):                    # a run, or another file

@@ -7,6 +7,7 @@ import io
 import pathlib
 from typing import Any
 import zipfile
+import zlib
 
 import jax.numpy as jnp
 import numpy as np
@@ -71,6 +72,7 @@ def read(path: pathlib.Path) -> counts.Table:
       levels = tuple(counts.Level(*(jnp.asarray(found[f'{i}/{name}'])
                                     for name in names)) for i in range(deep))
       return counts.Table(jnp.asarray(found[UNIGRAM]), levels)
-  except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+  except (ValueError, KeyError, EOFError, zipfile.BadZipFile,
+          zlib.error) as error:
     raise ValueError(f'{path} does not hold a table of counts: {error} Give a '
                      'file of scripts/count_table.py.') from None

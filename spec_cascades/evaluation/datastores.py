@@ -5,15 +5,16 @@ and datastore.json.
 """
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-import os
 import pathlib
 from typing import Iterable, Sequence
 
 import jax.numpy as jnp
 import numpy as np
 
+from spec_cascades.data import files
 from spec_cascades.drafters import suffixes
 
 ABOUT, ARRAYS = 'datastore.json', ('tokens', 'order')
@@ -43,15 +44,17 @@ def write(directory: str, store: suffixes.Datastore, vocabulary: str,
   """
   place = pathlib.Path(directory).expanduser()
   place.mkdir(parents=True, exist_ok=True)
-  (place / ABOUT).unlink(missing_ok=True)
-  for name in ARRAYS:
-    np.save(place / f'{name}.npy', np.asarray(getattr(store, name), np.int32))
+  with contextlib.ExitStack() as stack:        # which puts both in place
+    partial = [stack.enter_context(files.appearing(path))
+               for path in _arrays(place)]
+    for name, path in zip(ARRAYS, partial):
+      with path.open('wb') as file:
+        np.save(file, np.asarray(getattr(store, name), np.int32))
+    digest = _digest(partial)
+    (place / ABOUT).unlink(missing_ok=True)
   said = dict(version=VERSION, vocabulary=vocabulary, about=about,
-              sizes=len(store.tokens), end=int(store.end),
-              sha256=_digest(place))
-  partial = place / f'{ABOUT}.{os.getpid()}.partial'
-  partial.write_text(json.dumps(said, indent=1) + '\n', encoding='utf-8')
-  os.replace(partial, place / ABOUT)
+              sizes=len(store.tokens), end=int(store.end), sha256=digest)
+  files.write_atomically(place / ABOUT, json.dumps(said, indent=1) + '\n')
   return place
 
 
@@ -74,11 +77,11 @@ def read(directory: str, vocabulary: str,
   hint = 'make it again with scripts/build_datastore.py'
   try:
     said = json.loads((place / ABOUT).read_text(encoding='utf-8'))
-    tokens, order = (np.load(place / f'{name}.npy', mmap_mode='r',
-                             allow_pickle=False) for name in ARRAYS)
+    tokens, order = (np.load(path, mmap_mode='r', allow_pickle=False)
+                     for path in _arrays(place))
     kept, digest = said['vocabulary'], said['sha256']
     end = int(said['end'])
-    whole = digest == _digest(place) and said['version'] == VERSION
+    whole = digest == _digest(_arrays(place)) and said['version'] == VERSION
   except (OSError, ValueError, KeyError, TypeError) as error:
     raise ValueError(f"The datastore in {directory} can't be read ({error}); "
                      f'{hint}.') from None
@@ -92,9 +95,13 @@ def read(directory: str, vocabulary: str,
                             jnp.int32(end)), digest
 
 
-def _digest(place):
+def _arrays(place):
+  return [place / f'{name}.npy' for name in ARRAYS]
+
+
+def _digest(paths):
   state = hashlib.sha256()
-  for name in ARRAYS:
-    with (place / f'{name}.npy').open('rb') as file:
+  for path in paths:
+    with path.open('rb') as file:
       state.update(hashlib.file_digest(file, 'sha256').digest())
   return state.hexdigest()

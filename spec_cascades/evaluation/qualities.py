@@ -146,7 +146,7 @@ QUALITIES = {quality.name: quality for quality in (
 
 def make(name: str) -> Quality:
   """The metric of that name; ValueError if there is none."""
-  if name not in QUALITIES:
+  if not isinstance(name, str) or name not in QUALITIES:
     raise ValueError(f'Unknown quality {name!r}; allowed: '
                      f'{", ".join(QUALITIES)}.')
   return QUALITIES[name]

@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Mapping
 
 import numpy as np
 
+from spec_cascades import check
 from spec_cascades import hosts
 from spec_cascades.data import shares
 from spec_cascades.evaluation import examples as examples_lib
@@ -76,6 +77,15 @@ class Corpus:
   characters: int | None = None
   cut: int | None = None
   seed: int = 0
+
+  def __post_init__(self):
+    if type(self.distinct) is not bool:
+      raise ValueError(f'Got distinct={self.distinct!r}; allowed: True or '
+                       'False.')
+    for name, least in (('characters', 0), ('cut', 1)):
+      if getattr(self, name) is not None:
+        check.interval(name, getattr(self, name), least, 2**31 - 1, whole=True,
+                       hint='None is without a limit.')
 
   @property
   def name(self) -> str:

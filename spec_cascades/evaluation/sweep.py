@@ -107,8 +107,11 @@ class Sweep:
         isinstance(self.data, type) or not hasattr(self.data, 'read')):
       raise ValueError(f'Got data={self.data!r}; allowed: the path of a table, '
                        '@sources.Corpus() or @sources.Public().')
-    if not isinstance(self.mesh, meshes.Mesh):
-      raise ValueError(f'Got mesh={self.mesh!r}; allowed: @meshes.Mesh().')
+    for name, allowed, kind in (('asking', 'asking', asking_lib.Asking),
+                                ('mesh', 'meshes', meshes.Mesh)):
+      if not isinstance(value := getattr(self, name), kind):
+        raise ValueError(f'Got {name}={value!r}; allowed: '
+                         f'@{allowed}.{kind.__name__}().')
     if not isinstance(self.top_p, (int, float)):
       raise ValueError(f'Got top_p={self.top_p!r}; allowed: a number above 0, '
                        'to 1.')

@@ -77,9 +77,10 @@ class Vocabulary:
   def raw(self, token: int) -> bytes | None:
     """The byte that a token stands for, if it does for one.
 
-    One behind the vocabulary has none, and characters go on behind it.
+    Padding and what is behind the vocabulary have none, and characters go on
+    behind them.
     """
-    if not 0 <= token < self.size:
+    if not PAD < token < self.size:
       return b''
     if not self.model.is_byte(token):
       return None

@@ -82,6 +82,24 @@ def test_package_is_unpacked_once(programs):
   assert debian.package_version('bar', cache) == 'unknown'
 
 
+def test_two_may_unpack_one_package(programs, monkeypatch):
+  """Neither has its files removed by the other; the first that ends has it."""
+  cache, _ = programs(FULL)
+  run = debian._run
+
+  def meanwhile(args, **options):
+    done = run(args, **options)
+    if args[0] == 'dpkg':
+      monkeypatch.setattr(debian, '_run', run)
+      assert (debian.fetch_package('foo', cache) / 'usr').is_dir()
+      assert os.path.isdir(f'{args[-1]}/usr')
+    return done
+
+  monkeypatch.setattr(debian, '_run', meanwhile)
+  root = debian.fetch_package('foo', cache)
+  assert (root / 'usr').is_dir() and os.listdir(root.parent) == ['foo']
+
+
 def test_missing_programs_are_named(tmp_path, monkeypatch):
   monkeypatch.setenv('PATH', str(tmp_path))
   with pytest.raises(debian.SourceError, match='apt-get and dpkg not found'):

@@ -46,6 +46,15 @@ def test_bad_sizes_are_refused_and_leave_no_model(tmp_path, size):
   assert not list(tmp_path.glob('*'))
 
 
+def test_two_may_train_one_model(path, tmp_path):
+  def texts():
+    vocabulary.train(TEXTS, tmp_path / 'v.model', vocab_size=310)
+    yield from TEXTS
+
+  vocabulary.train(texts(), tmp_path / 'v.model', vocab_size=310)
+  assert (tmp_path / 'v.model').read_bytes() == path.read_bytes()
+
+
 def test_pieces_per_word_counts_words(path):
   assert 1 <= vocabulary.pieces_per_word(path, TEXTS) < 6
 

@@ -116,7 +116,9 @@ def test_prompts_are_texts_with_a_source(path):
   newline = asking.Asking(end='\n').end_token(words)
   assert words.decode([newline]) == '\n'
   for given, what in ((dict(template='no place'), 'has to hold'),
-                      (dict(template=3), 'has to hold')):
+                      (dict(template=3), 'has to hold'),
+                      (dict(chat='false'), 'True or False'),
+                      (dict(end=5), 'text, or None')):
     with pytest.raises(ValueError, match=what):
       asking.Asking(**given)
   tokens = words.encode('\n the end\n\nand so on')

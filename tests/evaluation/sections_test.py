@@ -100,8 +100,7 @@ def test_files_page_and_terminal_have_the_same_numbers(written, summary):
                              summary.drafting, summary.analysis)
   assert {f.name for f in (directory / report.TABLES).iterdir()} == {
       f'{x.name}.{end}' for x in tables for end in ('md', 'tex', 'csv')}
-  assert all(export.OURS.fullmatch(f.name)
-             for f in (directory / report.TABLES).iterdir())
+  assert all(map(export.ours, (directory / report.TABLES).iterdir()))
   for section in tables:
     path = directory / report.TABLES / section.name
     want = plain(section.table)
@@ -121,12 +120,25 @@ def test_tables_of_an_earlier_analysis_go(tmp_path):
   names = ['drafters', 'wins_at_equal_latency_T0.5', 'drafts', 'points']
   folder = export.write(tmp_path, [sections.Section(name, 'title', full)
                                    for name in names])
-  (folder / 'ours.tex').write_text('by hand')
-  assert len(list(folder.iterdir())) == 13
+  others = {'ours.tex', 'points.pdf', 'points_T1.md', 'my_points.md',
+            'wins_at_equal_latency.md', 'drafts.md.partial'}
+  for name in others:
+    (folder / name).write_text('by hand')
+  assert len(list(folder.iterdir())) == 18
   export.write(tmp_path, [sections.Section('points', 'title', full),
                           sections.Section('drafts', 'title', (['a'], []))])
   assert {f.name for f in folder.iterdir()} == {
-      'ours.tex', 'points.md', 'points.tex', 'points.csv'}
+      'points.md', 'points.tex', 'points.csv', *others}
+
+
+def test_names_of_tables_are_told_once(tmp_path, monkeypatch):
+  """A table that is new in the list of them goes like the others."""
+  monkeypatch.setitem(sections.TITLES, 'later', 'A table of tomorrow')
+  full = (['method'], [['one']])
+  folder = export.write(tmp_path, [sections.Section('later', 'title', full)])
+  assert len(list(folder.iterdir())) == 3
+  export.write(tmp_path, [])
+  assert not list(folder.iterdir())
 
 
 def test_pictures_of_two_processes_do_not_meet(summary, tmp_path, monkeypatch):

@@ -44,7 +44,10 @@ def test_what_a_corpus_leaves_out_is_chosen(corpus):
 @pytest.mark.parametrize('given,match', [
     (dict(split='dev'), 'No corpus at .*build_corpus'),
     (dict(source='document'), 'has no document.* keys are id, en, de'),
-    (dict(characters=0), 'No example of .* allow more characters')])
+    (dict(characters=0), 'No example of .* allow more characters'),
+    (dict(characters='20'), "characters is '20'; allowed: a whole number"),
+    (dict(cut=0), 'cut is 0; allowed: 1 to'),
+    (dict(distinct='false'), "distinct='false'; allowed: True or False")])
 def test_a_corpus_that_will_not_do_is_refused(corpus, given, match):
   with pytest.raises(ValueError, match=match):
     sources.Corpus(corpus.directory, **given).read(None)

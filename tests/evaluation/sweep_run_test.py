@@ -7,6 +7,7 @@ import pytest
 
 from spec_cascades import targets
 from spec_cascades import theory
+from spec_cascades.evaluation import asking
 from spec_cascades.evaluation import points
 from spec_cascades.evaluation import programs
 from spec_cascades.evaluation import results
@@ -163,6 +164,7 @@ def test_inputs_that_do_not_fit_are_refused(sweep, tmp_path):
       (dict(buckets=((8, 20),)), 'widest bucket takes 8'),
       (dict(data=str(tmp_path / 'none.tsv')), 'No evaluation set'),
       (dict(quality='GSM8K'), 'has no number; end it with'),
+      (dict(quality=['BLEU']), r"Unknown quality \['BLEU'\]; allowed: BLEU"),
       (dict(drafter='x'), 'No checkpoint at x')):
     with pytest.raises(ValueError, match=what):
       sweep_lib.Run(dataclasses.replace(
@@ -170,7 +172,8 @@ def test_inputs_that_do_not_fit_are_refused(sweep, tmp_path):
   for bad in (dict(seed=-1), dict(seed=2**32), dict(seed=True),
               dict(curves=CURVES[0]), dict(examples=0), dict(timed=0),
               dict(batch=.5), dict(timed_batch=0), dict(timed_batch=None),
-              dict(trials=None), dict(buckets=((1, 5),))):
+              dict(trials=None), dict(buckets=((1, 5),)),
+              dict(asking=asking.Asking), dict(asking='{source}')):
     with pytest.raises(ValueError):
       dataclasses.replace(sweep, **bad)
   assert not (tmp_path / 'out').exists()

@@ -167,6 +167,11 @@ def test_a_table_is_saved_and_drafted_with(tmp_path):
   assert made == chain.Chain(COUNTS, 3) and len(table.levels) == 2
   with pytest.raises(ValueError, match='counts:PATH'):
     drafting.check_name('counts', targets.Lossless(), 3)
+  whole = path.read_bytes()
+  at = whole.index(b'unigram.npy') + 30          # in what is compressed
+  path.write_bytes(whole[:at] + b'\xff' * 20 + whole[at + 20:])
+  with pytest.raises(ValueError, match='does not hold a table of counts'):
+    drafting.make(name, pair, 3)
   path.write_bytes(b'x')
   with pytest.raises(ValueError, match='does not hold a table of counts'):
     drafting.make(name, pair, 3)

@@ -209,6 +209,8 @@ def test_a_text_ends_where_a_line_does_and_nowhere_else(tmp_path, monkeypatch):
     assert read() == want
   path.write_bytes(b'')
   assert _cli.lines(str(path)) == []
+  path.write_bytes('\ufeffOpen it.\n\ufeff'.encode())  # a mark is first or none
+  assert _cli.lines(str(path)) == ['Open it.', '\ufeff']
 
 
 def test_decode_prints_the_same_traced_or_not(pair_dir, tmp_path):

@@ -90,6 +90,38 @@ def test_all_blocks_of_a_long_prompt_are_paid_for():
   assert 'at least 109.5 hours of the slice, 219 at 2 an hour' in done.stdout
 
 
+FULL = """
+import sys, types
+sys.path.insert(0, 'scripts')
+import compile_tpu
+from spec_cascades.evaluation import chips, tpu
+program = lambda name, **more: lambda *_: tpu.Compiled(
+    name, 0., work=chips.Work(1., 1.), **more)
+full = dict(excess='needs 50G, and 16G is there')
+for name in ('judging', 'sampling'):
+  programs = types.SimpleNamespace(**{
+      'case': tpu.Case('gemma2_9b', 'gemma2_2b', gamma=1),
+      'draft': program('drafter step'), 'judging': program('judging'),
+      'sampling': program('sampling'),
+      'block': lambda width: program(f'verification of {width}')(),
+      name: program(name, **full)})
+  flags = types.SimpleNamespace(widths=[1, 2], hop_us=1., outputs=0)
+  chip = chips.topology('v5e-4').chip
+  print(compile_tpu._steps(programs, chip, flags, [.8]))
+"""
+
+
+def test_a_round_whose_sampling_does_not_fit_has_no_times():
+  """A program that does not fit does nothing, in no time."""
+  done = subprocess.run([sys.executable, '-c', FULL], cwd=cli_test.ROOT,
+                        capture_output=True, text=True, check=False)
+  assert done.returncode == 0, done.stderr
+  one, nothing, other, none = done.stdout.splitlines()
+  assert one.startswith('judging: does not fit: needs 50G')
+  assert other.startswith('sampling: does not fit: needs 50G')
+  assert nothing == none == '{}'
+
+
 @pytest.mark.skipif(importlib.util.find_spec('libtpu') is not None,
                     reason='libtpu is installed')
 def test_without_libtpu_it_says_what_to_install():

@@ -106,7 +106,8 @@ def test_half_a_datastore_is_none(tmp_path, monkeypatch):
   store = suffixes.index(np.arange(9))
   datastores.write(str(tmp_path), store, 'a', 'numbers')
   with monkeypatch.context() as patch:
-    patch.setattr(np, 'save', lambda *_: (_ for _ in ()).throw(OSError('full')))
+    patch.setattr(datastores.files, 'write_atomically',
+                  lambda *_: (_ for _ in ()).throw(OSError('full')))
     with pytest.raises(OSError):
       datastores.write(str(tmp_path), store, 'a', 'numbers')
   with pytest.raises(ValueError, match='No datastore'):

@@ -238,6 +238,9 @@ def test_t5s_can_be_cut_over_chips_in_bfloat16(monkeypatch):
     ('get_sweep = lambda x: x', 'does not run: TypeError'),
     ('get_sweep = lambda: None', 'gives None; allowed'),
     ("get_sweep = lambda: [('a', ())]", 'name, gin files, bindings'),
+    ('get_sweep = lambda: [(1, (), ()), (1, (), ())]', 'name, gin files, bin'),
+    ('get_sweep = lambda: [([], (), ())]', 'name, gin files, bindings'),
+    ("get_sweep = lambda: [('a', 'gin/x.gin', ())]", 'name, gin files, bind'),
     ("get_sweep = lambda: [('a', (), ()), ('a', (), ())]", 'its own')])
 def test_unusable_configurations_are_refused(
     tmp_path, content, message):

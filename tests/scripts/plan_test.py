@@ -72,6 +72,7 @@ def test_plan_refuses(files, tmp_path):
        'belong together'),
       ([good, str(path), '--acceptance', 'texts', '--gin_file=none.gin'],
        'No gin file none.gin'),
+      ([good, str(path), '--gin.EXAMPLES=5'], '--gin.EXAMPLES=5 without'),
       ([good, str(path), '--max_gamma', '0'], '--max_gamma 0'),
       ([good, str(path), '--max_gamma', 'x'], "'x'")])
 

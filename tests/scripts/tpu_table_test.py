@@ -1,6 +1,8 @@
 """tpu_table.py: a table of what was compiled before; nothing compiles here."""
+import errno
 import importlib.metadata
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -167,6 +169,24 @@ def test_all_is_checked_before_anything_is_compiled(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=what) as error:
       tpu_table.main([*ours, *args])
     assert '\n' not in str(error.value)
+  assert output.read_text() == MARKS
+
+
+def test_a_full_disk_leaves_the_document(tmp_path, monkeypatch):
+  output, rows = tmp_path / 'tpu.md', tmp_path / 'rows'
+  output.write_text(MARKS)
+  rows.mkdir()
+  (rows / f'{PAIR}.v4-8.json').write_text(json.dumps(ROW | dict(jax='9')))
+
+  def full(number):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+  monkeypatch.setattr(os, 'fsync', full)
+  monkeypatch.setattr(tpu_table, '_versions',
+                      lambda: dict(jax='9', libtpu='0.0.42.1'))
+  with pytest.raises(OSError, match="tpu.md can't be written"):
+    tpu_table.main([f'--pairs={PAIR}', '--topologies=v4-8', f'--rows={rows}',
+                    f'--output={output}'])
   assert output.read_text() == MARKS
 
 

@@ -8,6 +8,7 @@ def test_shape_tree_refuses(tmp_path):
   cli_test.check('shape_tree', [
       ([], 'required'), ([folder, costs], '--gin_file'),
       ([*good, '--ranks', '0'], '--ranks 0'),
+      ([*good, '--output', __file__], 'give a folder'),
       ([*good, '--max_nodes', '1'], '--max_nodes 1'), (good, 'costs.json')])
 
 

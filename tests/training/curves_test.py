@@ -1,6 +1,7 @@
 """Pictures of training runs: every point that was measured is drawn."""
 import json
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -104,6 +105,18 @@ def test_the_script_writes_a_picture(runs):
   done = script(runs / 'verifier', runs / 'drafter', f'--output={path}')
   assert done.returncode == 0 and done.stdout.strip() == str(path)
   assert path.read_bytes().startswith(b'\x89PNG')
+
+
+def test_runs_of_one_name_are_both_drawn(runs, tmp_path):
+  for x in 'ab':
+    shutil.copytree(runs / 'drafter', tmp_path / x / 'drafter')
+  path = tmp_path / 'curves.svg'
+  places = [tmp_path / x / 'drafter' for x in 'ab']
+  assert script(*places, f'--output={path}').returncode == 0
+  drawn = path.read_text(encoding='utf-8')     # names are its comments
+  assert '<!-- a/drafter -->' in drawn and '<!-- b/drafter -->' in drawn
+  done = script(*places, places[0], f'--output={path}')
+  assert done.returncode == 2 and 'each run once' in done.stderr
 
 
 @pytest.mark.parametrize('output,place,said', [

@@ -1,10 +1,9 @@
 """What a finished sweep shows: a table, pictures, a page."""
 from __future__ import annotations
 
+import contextlib
 import functools
-import os
 import pathlib
-import secrets
 from typing import Any, Callable, Sequence
 
 from spec_cascades.data import files
@@ -84,8 +83,7 @@ def draw(directory: pathlib.Path, rows: Sequence[results.Row],
 
 
 def _draw(directory, names, picture: Callable[..., Any], *args: Any) -> None:
-  own = f'{os.getpid()}.{secrets.token_hex(4)}'    # as in data/files.py
-  partial = {name: directory / f'partial.{own}.{name}' for name in names}
-  plot.write(list(partial.values()), functools.partial(picture, *args))
-  for name, path in partial.items():
-    os.replace(path, directory / name)
+  with contextlib.ExitStack() as stack:
+    plot.write([stack.enter_context(files.appearing(
+        path, f'.partial{path.suffix}')) for path in map(
+            directory.joinpath, names)], functools.partial(picture, *args))

@@ -15,10 +15,6 @@ from spec_cascades.evaluation.report import sections as sections_lib
 from spec_cascades.evaluation.report import table as table_lib
 
 FOLDER = 'tables'
-# Of any sweep; where --output is a paper's, the folder has other files, too.
-OURS = re.compile(
-    r'(verifier|points|drafts|drafters|chosen|claims|truncation|rejection|'
-    r'wins_at_equal_(quality|latency)_T[\d.e+-]+)\.(md|tex|csv)')
 # What Markdown gives a meaning to, within a line of a table.
 SPECIAL = re.compile(r'([\\`*_\[\]<>|~&$#!])')
 
@@ -27,20 +23,26 @@ def write(directory: pathlib.Path, sections: Sequence[sections_lib.Section]
           ) -> pathlib.Path:
   """Three files for each table that has a line; returns their folder.
 
-  Those of tables that only an earlier analysis had are removed.
+  Those of tables that only an earlier analysis had are removed; where --output
+  is a paper's, the folder has other files, too.
   """
   folder, written = directory / FOLDER, set()
   folder.mkdir(parents=True, exist_ok=True)
   for section in sections:
     if section.table[1]:
-      for ending, made in (('md', markdown), ('tex', latex), ('csv', comma)):
-        path = folder / f'{section.name}.{ending}'
+      for ending, made in FORMS.items():
+        path = folder / f'{section.name}{ending}'
         files.write_atomically(path, made(section.table))
         written.add(path)
   for path in list(folder.iterdir()):
-    if OURS.fullmatch(path.name) and path not in written:
+    if ours(path) and path not in written:
       path.unlink(missing_ok=True)
   return folder
+
+
+def ours(path: pathlib.Path) -> bool:
+  """Whether a file has the name of a table of some sweep."""
+  return sections_lib.known(path.stem) and path.suffix in FORMS
 
 
 def markdown(table: table_lib.Table) -> str:
@@ -64,6 +66,9 @@ def comma(table: table_lib.Table) -> str:
   csv.writer(out, lineterminator='\n').writerows(
       [*_each([table[0]]), *_each(table[1])])
   return out.getvalue()
+
+
+FORMS = {'.md': markdown, '.tex': latex, '.csv': comma}
 
 
 def _each(lines, change=lambda cell: cell) -> list[list[str]]:

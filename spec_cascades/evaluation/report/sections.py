@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import textwrap
 from typing import Sequence
 
@@ -54,6 +55,15 @@ TRUNCATION = (
     'q. Figures as in the tables of all pairs, and as little corrected for '
     'their number. Curves meet where both span some quality; else their ends '
     'are compared.')
+# Headings by the names of the tables' files.
+TITLES = dict(
+    verifier='Against the verifier alone', points='All points',
+    drafts='What the drafts yielded', drafters=drafters.TITLE,
+    chosen='Settings chosen on other texts', claims='The paper\'s claims',
+    truncation='Token rules against truncation alone',
+    rejection='Rejections and latency')
+# And of the matrices: at equal what, and the temperature.
+WINS, WINS_TITLE = 'wins_at_equal_{}_T{}', 'Rules against each other'
 TERMINAL = ('chosen', 'claims', 'truncation')
 REJECTION = (
     'rejected: share of the draft tokens judged; relative: latency. Colours '
@@ -91,14 +101,19 @@ def of_sweep(rows: Sequence[results.Row],
   """
   metric = rows[0].metric
   return [
-      Section('verifier', 'Against the verifier alone',
-              table.comparisons(comparisons, metric)),
-      Section('points', 'All points', table.points(rows, predicted)),
-      Section('drafts', 'What the drafts yielded', table.drafting(drafting)),
-      *([Section('drafters', drafters.TITLE,
-                 drafters.table(rows, drafting, splits or (), on),
-                 drafters.meaning(on))] if splits or on else ()),
+      _section('verifier', table.comparisons(comparisons, metric)),
+      _section('points', table.points(rows, predicted)),
+      _section('drafts', table.drafting(drafting)),
+      *([_section('drafters',
+                  drafters.table(rows, drafting, splits or (), on),
+                  drafters.meaning(on))] if splits or on else ()),
       *of_analysis(analysis, metric)]
+
+
+def known(name: str) -> bool:
+  """Whether a table of some sweep may have this name."""
+  wins = WINS.format('(quality|latency)', r'[\d.e+-]+')
+  return name in TITLES or re.fullmatch(wins, name) is not None
 
 
 def text(sections: Sequence[Section]) -> str:
@@ -112,30 +127,29 @@ def text(sections: Sequence[Section]) -> str:
 def of_analysis(analysis: analysis_lib.Analysis, metric: str) -> list[Section]:
   """The tables of an analysis, in the order of a report."""
   found = [
-      Section('chosen', 'Settings chosen on other texts',
-              analysed.chosen(analysis.choosing.choices, metric),
-              _halves(analysis.choosing)),
-      Section('claims', 'The paper\'s claims',
-              analysed.claims([x for x in analysis.findings
-                               if x.verdict != findings.ABSENT]),
-              _findings(analysis.findings))]
+      _section('chosen', analysed.chosen(analysis.choosing.choices, metric),
+               _halves(analysis.choosing)),
+      _section('claims', analysed.claims([x for x in analysis.findings
+                                          if x.verdict != findings.ABSENT]),
+               _findings(analysis.findings))]
   if pairs := analysed.truncation(analysis.contests):
-    found.append(Section('truncation', 'Token rules against truncation alone',
-                         analysed.controls(pairs, metric), TRUNCATION))
+    found.append(_section('truncation', analysed.controls(pairs, metric),
+                          TRUNCATION))
   heats = dict.fromkeys(c.one.temperature for c in analysis.contests)
   for heat in sorted(heats, reverse=True):
     some = [c for c in analysis.contests if c.one.temperature == heat]
-    for name, what, note in (
-        ('quality', 'at equal quality', SPEED),
-        ('latency', 'at equal latency', BETTER.format(metric=metric))):
+    for what, note in (('quality', SPEED),
+                       ('latency', BETTER.format(metric=metric))):
       found.append(Section(
-          f'wins_at_equal_{name}_T{heat:g}', 'Rules against each other',
-          analysed.wins(some, speed=name == 'quality'), note,
-          f'{style.title(heat)}: {what}'))
-  return [*found, Section(
-      'rejection', 'Rejections and latency',
-      analysed.rejection(analysis.rejections),
-      REJECTION)]
+          WINS.format(what, f'{heat:g}'), WINS_TITLE,
+          analysed.wins(some, speed=what == 'quality'), note,
+          f'{style.title(heat)}: at equal {what}'))
+  return [*found, _section(
+      'rejection', analysed.rejection(analysis.rejections), REJECTION)]
+
+
+def _section(name, cells, note='') -> Section:
+  return Section(name, TITLES[name], cells, note)
 
 
 def _findings(found: Sequence[findings.Finding]) -> str:
