@@ -132,7 +132,7 @@ INSTANCES = (
     _trained('eagle', "EAGLE's layer", 1500, 45, ships=True),
     _trained('eagle3', "EAGLE-3's layer", 450, 30, ships=True),
     _trained('pass', 'mask tokens, for PaSS and SPACE', 2000, 260),
-    _trained('medusa_joint', 'a verifier with its heads (Medusa-2)', 1000, 100,
+    _trained('medusa_joint', 'a verifier with its heads (Medusa-2)', 300, 40,
              ('own', 'medusa'), tree=True),
     _trained('space', 'a verifier with its masks (SPACE)', 1000, 150,
              ('own', 'pass')),
