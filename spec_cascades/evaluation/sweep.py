@@ -113,7 +113,7 @@ class Sweep:
         raise ValueError(f'Got {name}={value!r}; allowed: '
                          f'@{allowed}.{kind.__name__}().')
     if not isinstance(self.top_p, (int, float)):
-      raise ValueError(f'Got top_p={self.top_p!r}; allowed: above 0, to 1.')
+      raise ValueError(f'Got top_p={self.top_p!r}; allowed: a number up to 1.')
     choosing.check_share(self.validation)
     for name in ('examples', 'timed', 'timed_batch', 'batch', 'trials'):
       value = getattr(self, name)
