@@ -32,6 +32,19 @@ class Cached(Keeping):
     return prefill.prefill(self.lm, params, prompt, capacity)[1]
 
 
+class Late:
+  """For caches that may lack the last `late` committed tokens, a static field.
+
+  They lack what a drafter behind this one drafts, and are as long as if they
+  had it.
+  """
+  late: int
+
+  def lagging(self, tokens: int):
+    """The same for caches that may lack as many more."""
+    return self.replace(late=self.late + tokens)
+
+
 def of_caches(change: Callable[[Any], Any], tree: Any) -> Any:
   """A tree in which every cache has changed; the rest stays as it is."""
   has = lambda x: hasattr(x, 'truncate')

@@ -9,14 +9,14 @@ from spec_cascades import check
 from spec_cascades import struct
 from spec_cascades import types
 from spec_cascades.drafters import growing
-from spec_cascades.drafters.cached import Cached
+from spec_cascades.drafters.cached import Cached, Late
 from spec_cascades.drafters.line import Line
 from spec_cascades.drafters.stop import Below  # noqa: F401, a stop for it
 from spec_cascades.models import prefill
 
 
 @struct.dataclass
-class Chain(Line, Cached):
+class Chain(Line, Late, Cached):
   """Draws gamma = `length` tokens from a small model, one after the other.
 
   Rules that use q need it at the last node too: gamma + 1 steps, the last of
@@ -44,10 +44,6 @@ class Chain(Line, Cached):
     if self.stop is not None:
       check.instance(self.stop)
       self.stop.validate(batch)
-
-  def lagging(self, tokens: int) -> Chain:
-    """The same for a cache that may lack as many more committed tokens."""
-    return self.replace(late=self.late + tokens)
 
   def propose(self, params: Any, state: Any, ctx: types.Context,
               keys: Key[Array, 'B']) -> tuple[types.Draft, Any]:

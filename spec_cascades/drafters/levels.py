@@ -21,15 +21,17 @@ def check_law(drafter: Any) -> None:
 
 
 def read(lm: Any, params: Any, cache: Any, ctx: types.Context,
-         block: types.TokenTree) -> tuple[Array, Any]:
+         block: types.TokenTree, late: int = 0) -> tuple[Array, Any]:
   """Hidden states of the levels so far [B, N, E]; the cache is as long after.
 
-  They go in as one block: only a block sees its ancestors. A root by itself,
-  whose cache lacks the last draft unless leaves are read, is read with it.
+  They go in as one block: only a block sees its ancestors. A root by itself is
+  read with what the cache may lack before it: `late` tokens, and the last draft
+  unless leaves are read.
   """
-  if block.tokens.shape[1] > 1 or ctx.leaf_q:
+  unread = late + (not ctx.leaf_q)
+  if block.tokens.shape[1] > 1 or not unread:
     return lm.extend(params, cache, block)
-  hidden, grown = prefill.reread(lm, params, cache, ctx.tokens)
+  hidden, grown = prefill.reread(lm, params, cache, ctx.tokens, unread + 1)
   return hidden[:, None], grown.truncate(cache.length)
 
 

@@ -11,12 +11,12 @@ from spec_cascades import check
 from spec_cascades import struct
 from spec_cascades import types
 from spec_cascades.drafters import levels
-from spec_cascades.drafters.cached import Keeping
+from spec_cascades.drafters.cached import Keeping, Late
 from spec_cascades.models import prefill
 
 
 @struct.dataclass
-class SpecInfer(struct.Fixed, Keeping):
+class SpecInfer(struct.Fixed, Late, Keeping):
   """Each of several small models draws its tree; equal paths become one.
 
   A node is drawn from its own model, whose law goes with it ('given' drafts).
@@ -38,6 +38,7 @@ class SpecInfer(struct.Fixed, Keeping):
   trees: tuple[tuple[int, ...], ...] = struct.field(pytree_node=False)
   law: Literal['sampled', 'distinct'] = struct.field(
       pytree_node=False, default='distinct')
+  late: int = struct.field(pytree_node=False, default=0)      # see `Late`
 
   def __post_init__(self):
     if len(self.lms) != len(self.trees) or not self.lms:
@@ -72,21 +73,20 @@ class SpecInfer(struct.Fixed, Keeping):
     parents, _ = self.nodes
     b, n, depth = len(ctx.lengths), self.num_nodes, types.depths(parents)
     tokens = jnp.zeros((b, n), jnp.int32).at[:, 0].set(ctx.root)
-    laws = jnp.zeros((b, n, self.lms[0].vocab_size))
-    caches, q = list(state), None
+    laws, caches = jnp.zeros((b, n, self.lms[0].vocab_size)), list(state)
     for level in range(depth[-1] + ctx.leaf_q):
       block = types.head_of(types.tree(tokens, parents),
                             sum(d <= level for d in depth))
       for model, own in reversed(list(enumerate(params))):
-        lm = self.lms[model]
-        hidden, caches[model] = levels.read(lm, own, caches[model], ctx, block)
+        lm, cache = self.lms[model], caches[model]
+        hidden, caches[model] = levels.read(lm, own, cache, ctx, block,
+                                            self.late)
         q = ctx.warp(lm.head(own, hidden))
         draw = jax.vmap(lambda *row, model=model, level=level: self._children(
             *row, model, level + 1))
         tokens, laws = draw(tokens, laws, q, keys)
     pad = lambda x: jnp.pad(x, ((0, 0), (0, n - x.shape[1]), (0, 0)))
-    calls = jnp.full_like(
-        ctx.lengths, len(self.lms) * (depth[-1] + ctx.leaf_q))
+    calls = jnp.full_like(ctx.lengths, len(caches) * (depth[-1] + ctx.leaf_q))
     return types.Draft(
         types.merged(types.tree(tokens, parents)), jax.tree.map(pad, q), calls,
         'given', depth[-1], laws=laws), tuple(caches)

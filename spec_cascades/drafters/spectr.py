@@ -9,11 +9,11 @@ from spec_cascades import check
 from spec_cascades import struct
 from spec_cascades import types
 from spec_cascades.drafters import tree
-from spec_cascades.drafters.cached import Cached
+from spec_cascades.drafters.cached import Cached, Late
 
 
 @struct.dataclass
-class SpecTr(struct.Fixed, Cached):
+class SpecTr(struct.Fixed, Late, Cached):
   """Draws k = `chains` i.i.d. chains of gamma = `length` tokens from the root.
 
   Chains that begin alike are one path, and what they draw next are the i.i.d.
@@ -30,12 +30,14 @@ class SpecTr(struct.Fixed, Cached):
     lm: The small model, which scores a block under a tree mask.
     chains: k.
     length: gamma.
+    late: Committed tokens that the cache may lack; see `lagging`.
 
   Reference: Sun et al. (2023), SpecTr, https://arxiv.org/abs/2310.15141
   """
   lm: Any = struct.field(pytree_node=False)
   chains: int = struct.field(pytree_node=False)
   length: int = struct.field(pytree_node=False)
+  late: int = struct.field(pytree_node=False, default=0)
 
   def __post_init__(self):
     check.gamma(self.length)
@@ -56,6 +58,6 @@ class SpecTr(struct.Fixed, Cached):
   def propose(self, params: Any, state: Any, ctx: types.Context,
               keys: Key[Array, 'B']) -> tuple[types.Draft, Any]:
     """The chains, and q at every node that a target may ask for."""
-    apart = tree.Tree(self.lm, self.parents, 'sampled')
+    apart = tree.Tree(self.lm, self.parents, 'sampled', self.late)
     draft, state = apart.propose(params, state, ctx, keys)
     return draft.replace(tree=types.merged(draft.tree)), state

@@ -11,12 +11,12 @@ from spec_cascades import check
 from spec_cascades import struct
 from spec_cascades import types
 from spec_cascades.drafters import levels
-from spec_cascades.drafters.cached import Cached
+from spec_cascades.drafters.cached import Cached, Late
 from spec_cascades.models import reduced
 
 
 @struct.dataclass
-class Tree(struct.Fixed, Cached):
+class Tree(struct.Fixed, Late, Cached):
   """Draws a static tree from a small model, level by level.
 
   Children are i.i.d. draws from q at their parent (law 'sampled'), or drawn one
@@ -30,6 +30,7 @@ class Tree(struct.Fixed, Cached):
       is a root with children 1 and 2, of which 1 has two children and 2 one.
       `evaluation.sequoia` finds those that pay most.
     law: 'sampled' or 'distinct'.
+    late: Committed tokens that the cache may lack; see `lagging`.
 
   Reference: Miao et al. (2023), https://arxiv.org/abs/2305.09781; without
   replacement Chen et al. (2024), https://arxiv.org/abs/2402.12374
@@ -38,6 +39,7 @@ class Tree(struct.Fixed, Cached):
   parents: tuple[int, ...] = struct.field(pytree_node=False)
   law: Literal['sampled', 'distinct'] = struct.field(
       pytree_node=False, default='distinct')
+  late: int = struct.field(pytree_node=False, default=0)
 
   def __post_init__(self):
     check.tree(self.parents)
@@ -57,7 +59,8 @@ class Tree(struct.Fixed, Cached):
     for level in range(depth[-1] + ctx.leaf_q):
       block = types.head_of(types.tree(tokens, self.parents),
                             sum(d <= level for d in depth))
-      hidden, cache = levels.read(self.lm, params, cache, ctx, block)
+      hidden, cache = levels.read(self.lm, params, cache, ctx, block,
+                                  self.late)
       q = ctx.warp(reduced.read(self.lm, params, hidden))
       draw = jax.vmap(self._children, (0, 0, 0, None))
       tokens = draw(tokens, q, keys, params)

@@ -32,8 +32,8 @@ class Vertical(Line, Keeping):
 
   Attributes:
     lm: The small model.
-    drafter: Drafts for it, a `Vertical` or a `Horizontal`, say. Parameters are
-      a pair: the model's, and this one's.
+    drafter: Drafts for it, a `Tree` or `Horizontal`, say, but none that follows
+      its verifier's states. Parameters are a pair: the model's, and this one's.
     length: Tokens of a draft, gamma.
     late: Committed tokens that the caches may lack; see `lagging`.
 

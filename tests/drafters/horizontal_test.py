@@ -6,12 +6,13 @@ import pytest
 
 from spec_cascades import decode, targets, types, verify
 from spec_cascades.drafters import (
-    adaptive, chain, early_exit, horizontal, lookahead, masked, ngram, null,
-    recycling, tree, vertical)
-from spec_cascades.models import masks, prefill, toy
+    adaptive, chain, early_exit, horizontal, lookahead, masked, medusa, ngram,
+    null, recycling, tree, vertical)
+from spec_cascades.models import heads, masks, prefill, toy
 from spec_cascades.warp import Warp
 from tests.common import (
-    LEVEL, LM, P, Q, ROWS, joint, keys, p_value, prompt, tally)
+    LEVEL, LM, P, Q, ROWS, assert_same_slots, joint, keys, p_value, prompt,
+    tally)
 from tests.toys import BIG, PB, PS, SMALL
 
 LOSSLESS, CHOW = targets.Lossless(), targets.Chow(.4)
@@ -30,6 +31,8 @@ MADE = dict(
     lookup=(BOTH(TWIN, LOOKUP), (PB, None), TWO),
     vertical=(BOTH(vertical.Vertical(BIG, chain.Chain(SMALL, 1), 2), LOOKUP),
               ((PB, PS), None), TWO),
+    tree=(BOTH(vertical.Vertical(BIG, tree.Tree(SMALL, (-1, 0, 0, 1)), 2),
+               LOOKUP), ((PB, PS), None), TWO),
     three=(BOTH(chain.Chain(BIG, 1), BOTH(chain.Chain(SMALL, 2), LOOKUP)),
            (PB, (PS, None)), [(BIG, PB), (SMALL, PS), (SMALL, PS)]),
     inside=(vertical.Vertical(SMALL, BOTH(chain.Chain(SMALL, 1),
@@ -44,7 +47,8 @@ def said(lm, params, tokens, lengths, nodes):
 
 
 @pytest.mark.parametrize('name,rule', [
-    *((name, LOSSLESS) for name in MADE), ('chains', CHOW)],
+    *(pytest.param(name, LOSSLESS, marks=[pytest.mark.slow] * (name == 'tree'))
+      for name in MADE), ('chains', CHOW)],
                          ids=lambda x: x if isinstance(x, str) else
                          type(x).__name__)
 def test_each_position_has_q_of_its_model_having_read_everything(name, rule):
@@ -62,6 +66,22 @@ def test_each_position_has_q_of_its_model_having_read_everything(name, rule):
       np.testing.assert_allclose(q.logits[:, node], want, atol=2e-4)
     accepted += seen.verdict.count.tolist()
   assert max(accepted) > (2 if name != 'inside' else 0)
+
+
+@pytest.mark.parametrize('name', ['vertical', 'tree'])
+def test_what_drafts_inside_reads_what_was_looked_up(name):
+  """It lacks no token but the last lookups, and the one before the root."""
+  drafter, params, _ = MADE[name]
+  spec = decode.GenSpecSample(BIG, drafter, 26, eos=-1)
+  step, accepted = jax.jit(spec.step), []
+  state = jax.jit(spec.init)(PB, params, PROMPT, keys(3))
+  for _ in range(4):
+    state, seen = step(PB, params, LOSSLESS, Warp(), state)
+    accepted += seen.verdict.count.tolist()
+  assert max(accepted) > 2
+  read = types.Prompt(state.tokens, state.lengths - LOOKUP.length - 1)
+  assert_same_slots(state.drafter.first.inner,
+                    prefill.prefill(SMALL, PS, read, 40)[1])
 
 
 def test_a_draft_goes_on_where_the_first_one_stops():
@@ -96,7 +116,9 @@ def test_a_draft_goes_on_where_the_first_one_stops():
   assert len({own for own, _ in ends}) > 1 and len({n for _, n in ends}) > 1
 
 
-@pytest.mark.parametrize('name', MADE)
+@pytest.mark.parametrize('name', [
+    pytest.param(name, marks=[pytest.mark.slow] * (name == 'tree'))
+    for name in MADE])
 def test_greedy_tokens_are_those_without_drafts(name):
   drafter, params, _ = MADE[name]
   run = lambda drafter, params: decode.GenSpecSample(BIG, drafter, 26, eos=-1)(
@@ -151,6 +173,7 @@ def test_each_learns_of_its_own_drafts_only():
 SMALL_TREE = tree.Tree(LM, (-1, 0, 0))
 EARLY = early_exit.EarlyExit(chain.Chain(LM, 2), 1)
 MASKS = masks.Masked(LM, masks.MasksConfig(1))
+HEADS = medusa.Medusa(heads.Headed(LM, heads.HeadsConfig(1)), ((0,),))
 
 
 @pytest.mark.parametrize('drafter,params,rule,match', [
@@ -161,9 +184,11 @@ MASKS = masks.Masked(LM, masks.MasksConfig(1))
     (BOTH(recycling.Recycling(5), LOOKUP), (None, None), LOSSLESS,
      'got .deterministic. drafts, chain=False'),
     (BOTH(chain.Chain(LM, 1), SMALL_TREE), (Q, Q), LOSSLESS,
-     'Horizontal got Tree, which has no `lagging`; allowed'),
-    (BOTH(vertical.Vertical(LM, SMALL_TREE, 2), LOOKUP), ((Q, Q), None),
-     LOSSLESS, 'Vertical got Tree, which has no `lagging`; allowed'),
+     'Horizontal got .distinct. drafts, chain=False; allowed: chains'),
+    (BOTH(chain.Chain(LM, 1), HEADS), (Q, Q), LOSSLESS,
+     'Horizontal got Medusa, which has no `lagging`; allowed'),
+    (BOTH(vertical.Vertical(LM, HEADS, 2), LOOKUP), ((Q, Q), None),
+     LOSSLESS, 'Vertical got Medusa, which has no `lagging`; allowed'),
     (BOTH(chain.Chain(LM, 1), EARLY), (Q, Q), LOSSLESS, 'put it first'),
     (BOTH(chain.Chain(LM, 1), masked.PaSS(MASKS, 2)), (Q, Q), LOSSLESS,
      'PaSS drafts on the verifier.s cache, .* put it first'),

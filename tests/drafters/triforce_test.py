@@ -8,7 +8,7 @@ import pytest
 
 from spec_cascades import cache as cache_lib
 from spec_cascades import decode, struct, targets, types
-from spec_cascades.drafters import chain, horizontal, null, triforce
+from spec_cascades.drafters import chain, horizontal, null, tree, triforce
 from spec_cascades.models import gemma, partial, prefill, table
 from spec_cascades.warp import Warp
 from tests.common import (
@@ -106,10 +106,15 @@ def test_who_sees_everything_is_the_verifier():
   assert seen.draft.calls.tolist() == [5, 5]      # the third round chose
 
 
+STREAMING = partial.Streaming(ONE, 2, 6)
+
+
 @pytest.mark.slow
-def test_greedy_tokens_are_the_verifiers_whoever_drafts(plain):
+@pytest.mark.parametrize('small', [
+    chain.Chain(STREAMING, 2), tree.Tree(STREAMING, (-1, 0, 0, 1, 3))],
+                         ids=['chain', 'tree'])
+def test_greedy_tokens_are_the_verifiers_whoever_drafts(plain, small):
   """Small models with a streaming cache draft for the verifier's chain."""
-  small = chain.Chain(partial.Streaming(ONE, 2, 6), 2)
   drafter = triforce.TriForce(BIG, 3, small, 2, 3, 4, 3)
   run = lambda drafter, params: decode.GenSpecSample(BIG, drafter, 44, eos=-1)(
       PB, params, PROMPT, keys(2), LOSSLESS, Warp(0.))
@@ -143,8 +148,10 @@ def test_a_streaming_model_sees_sinks_and_a_window(sinks):
     tiny.assert_near(jnp.concatenate(got, 1), want)
 
 
-@pytest.mark.parametrize('inner', [None, pytest.param(
-    chain.Chain(LM, 2), marks=pytest.mark.slow)], ids=['alone', 'drafted'])
+@pytest.mark.parametrize('inner', [None, *(pytest.param(
+    x, marks=pytest.mark.slow) for x in (
+        chain.Chain(LM, 2), tree.Tree(LM, (-1, 0, 0, 1))))],
+                         ids=['alone', 'drafted', 'tree'])
 def test_rows_follow_the_exact_joint(inner):
   """With other weights than the verifier's, so that q is not p."""
   drafter = triforce.TriForce(Looking(), 2, inner, 2, 1, 1, 1)

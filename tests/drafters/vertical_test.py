@@ -7,7 +7,7 @@ import pytest
 from spec_cascades import decode, targets, types
 from spec_cascades.drafters import (
     adaptive, chain, eagle, eagle_tree, lookahead, medusa, ngram, null,
-    ouroboros, space, triforce, vertical)
+    ouroboros, space, specinfer, spectr, tree, triforce, vertical)
 from spec_cascades.models import features, heads, masks, prefill, toy
 from spec_cascades.warp import Warp
 from tests.common import (
@@ -22,12 +22,24 @@ PROMPT = types.Prompt(jnp.array([[3, 2, 3, 4], [3, 0, 0, 0], [2, 4, 2, 0]]),
                       jnp.array([4, 1, 3]))
 TINY = toy.ToyLM(layers=1, scale=3.)
 PT = TINY.init_params(jax.random.key(2))
+PT2 = TINY.init_params(jax.random.key(3))
 CHAIN = chain.Chain(TINY, 2)
 # name: what drafts for the small model, and its parameters
 INNER = dict(
     ngram=(ngram.NGram(3, 1), None), chain=(CHAIN, PT),
+    tree=(tree.Tree(TINY, (-1, 0, 0, 0, 1, 2, 3)), PT),
+    spectr=(spectr.SpecTr(TINY, 2, 2), PT),
+    specinfer=(specinfer.SpecInfer((TINY, TINY), ((-1, 0, 0, 1), (-1, 0, 0))),
+               (PT, PT2)),
     adaptive=(adaptive.Adaptive(CHAIN, .2), PT),
     vertical=(vertical.Vertical(TINY, ngram.NGram(2, 1), 2), (PT, None)))
+
+
+def each_of(names):
+  """Trees but the first are slow: they are trees as well."""
+  return pytest.mark.parametrize('name', [
+      pytest.param(name, marks=[pytest.mark.slow] * (
+          name in ('spectr', 'specinfer'))) for name in names])
 
 
 def same_slots(one, other):
@@ -36,7 +48,7 @@ def same_slots(one, other):
 
 
 @RULES
-@pytest.mark.parametrize('name', INNER)
+@each_of(INNER)
 def test_caches_of_the_small_model_are_fresh_after_every_round(name, rule):
   inner, params = INNER[name]
   spec = decode.GenSpecSample(BIG, vertical.Vertical(SMALL, inner, 3), 20,
@@ -47,12 +59,25 @@ def test_caches_of_the_small_model_are_fresh_after_every_round(name, rule):
     state, seen = step(PB, both, rule, Warp(), state)
     read = types.Prompt(state.tokens, state.lengths)
     same_slots(state.drafter.cache, prefill.prefill(SMALL, PS, read, 40)[1])
-    tree, q = seen.draft.tree, seen.draft.prediction
-    assert tree.tokens.shape == (3, 4) and (tree.parents[:, 1:] >= 0).all()
+    nodes, q = seen.draft.tree, seen.draft.prediction
+    assert nodes.tokens.shape == (3, 4) and (nodes.parents[:, 1:] >= 0).all()
     assert np.isfinite(q.logits).all()
+    # Behind it, what drafts may lack the last token before the root.
+    read = types.Prompt(state.tokens, state.lengths - 1)
+    for cache, own in caches(name, state.drafter.inner):
+      want = prefill.prefill(TINY, own, read, 40)[1]
+      np.testing.assert_array_equal(cache.length, want.length + 1)
+      assert_same_slots(cache, want, 1e-5)
 
 
-@pytest.mark.parametrize('name', INNER)
+def caches(name, inner):
+  """Those of what drafts for the small model, and whose they are."""
+  if name == 'specinfer':
+    return zip(inner, (PT, PT2), strict=True)
+  return [(inner, PT)] if name in ('chain', 'tree', 'spectr') else []
+
+
+@each_of(INNER)
 def test_greedy_tokens_are_the_verifiers(name):
   inner, params = INNER[name]
   run = lambda drafter, params: decode.GenSpecSample(BIG, drafter, 24, eos=-1)(
@@ -64,14 +89,23 @@ def test_greedy_tokens_are_the_verifiers(name):
 
 
 DRAFTER = vertical.Vertical(LM, ngram.NGram(2, 1), 3)
+# The same with tables of numbers: a drafter, and its parameters.
+DRAWN = dict(
+    ngram=(DRAFTER.drafter, None), tree=(tree.Tree(LM, (-1, 0, 0, 1)), P),
+    spectr=(spectr.SpecTr(LM, 2, 2), P),
+    specinfer=(specinfer.SpecInfer((LM, LM), ((-1, 0, 1), (-1, 0))),
+               (P, jnp.flip(P, -1))))
 
 
-def test_a_draft_has_the_law_of_q_and_carries_it():
-  state = decode.GenSpecSample(LM, DRAFTER, 12).init(
-      P, (Q, None), prompt(ROWS), keys(ROWS))
+@each_of(DRAWN)
+def test_a_draft_has_the_law_of_q_and_carries_it(name):
+  inner, own = DRAWN[name]
+  drafter, params = vertical.Vertical(LM, inner, 3), (Q, own)
+  state = decode.GenSpecSample(LM, drafter, 12).init(
+      P, params, prompt(ROWS), keys(ROWS))
   ctx = types.Context(state.tokens, state.lengths, state.cache, Warp(.8))
-  draft, _ = jax.jit(lambda: DRAFTER.propose(
-      (Q, None), state.drafter, ctx, keys(ROWS)))()
+  draft, _ = jax.jit(lambda: drafter.propose(
+      params, state.drafter, ctx, keys(ROWS)))()
   x = np.asarray(draft.tree.tokens)
   before = np.concatenate([np.full_like(x[:, :1], 2), x[:, :-1]], 1)
   np.testing.assert_allclose(draft.prediction.logits, Q[before, x], rtol=1e-6)
@@ -84,10 +118,14 @@ def test_a_draft_has_the_law_of_q_and_carries_it():
 
 
 @pytest.mark.slow
-@RULES
-def test_rows_follow_the_exact_joint(rule):
-  spec = decode.GenSpecSample(LM, DRAFTER, 6, eos=-1)
-  state = spec(P, (Q, None), prompt(ROWS), keys(ROWS), rule, Warp())
+@pytest.mark.parametrize('name,rule', [
+    ('ngram', LOSSLESS), *((name, CHOW) for name in DRAWN)],
+                         ids=lambda x: x if isinstance(x, str) else
+                         type(x).__name__)
+def test_rows_follow_the_exact_joint(name, rule):
+  inner, own = DRAWN[name]
+  spec = decode.GenSpecSample(LM, vertical.Vertical(LM, inner, 3), 6, eos=-1)
+  state = spec(P, (Q, own), prompt(ROWS), keys(ROWS), rule, Warp())
   assert p_value(tally(state), joint(rule, Warp())) > LEVEL
   assert p_value(tally(state), joint(rule, Warp(.9))) < LEVEL
 
