@@ -20,12 +20,11 @@ class SpecInfer(struct.Fixed, Late, Keeping):
   """Each of several small models draws its tree; equal paths become one.
 
   A node is drawn from its own model, whose law goes with it ('given' drafts).
-  Children of nodes with the same path are children of the first of them,
-  whoever drew them. All models read all nodes, so that each has the cache of
-  whatever is accepted. A target's q is that of the first model, whose children
-  are judged first: give the best one first, since behind a worse one it may be
-  accepted less often than alone. Parameters and state are tuples, of one entry
-  a model.
+  Children of equal paths are children of the first. All models read all nodes,
+  so that each has the cache of what is accepted. A target's q is that of the
+  first model, whose children are judged first: give the best one first, behind
+  a worse one it may be accepted less often than alone. Parameters and state are
+  tuples, of one entry a model.
 
   Attributes:
     lms: The small models; all have the verifier's vocabulary.
