@@ -4,7 +4,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
-import gc
 import itertools
 from typing import Any, Callable, Iterable, Iterator, Mapping, Sequence
 
@@ -134,7 +133,7 @@ class Decoder:
       prompt = self._prompts(*(example for _, example, _ in some), size=size)
       self._count += 1
       if self._count % COLLECT_EVERY == 0:
-        gc.collect()
+        timing.collect()
       seconds, outputs = 0., []
       with _excused(key) as failed:
         seconds, state = timing.timed(

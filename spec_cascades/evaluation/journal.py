@@ -145,8 +145,8 @@ def _parse(path, content: bytes, configuration, start: int = 0):
   The header is the file's first line, checked and not among them.
   """
   kept = content.rfind(b'\n') + 1
-  first = json.dumps(header(configuration), ensure_ascii=False).encode()
   if not kept:
+    first = json.dumps(header(configuration), ensure_ascii=False).encode()
     if not start and not first.startswith(content):
       raise ValueError(_foreign(path, 'it is not a journal of a sweep'))
     return [], 0

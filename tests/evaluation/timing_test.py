@@ -1,5 +1,7 @@
 """Compilations are counted, and every example runs all points in turn."""
+import gc
 import time
+import weakref
 
 import jax
 import jax.numpy as jnp
@@ -43,3 +45,20 @@ def test_time_is_taken_when_the_device_is_done():
 
 def test_machine_and_device_are_named():
   assert 'cores' in timing.machine() and timing.device()
+
+
+def test_garbage_is_collected_on_demand_and_what_is_kept_is_left_alone():
+  class Node:
+    pass
+
+  with timing.quiet():
+    kept, lost = [Node()], Node()
+    lost.itself = lost
+    gone = weakref.ref(lost)
+    del lost
+    assert not gc.isenabled() and gone()
+    timing.collect()
+    assert not gone() and gc.get_freeze_count()
+    assert not any(x is kept for x in gc.get_objects())
+  assert gc.isenabled() and not gc.get_freeze_count()
+  assert any(x is kept for x in gc.get_objects())
