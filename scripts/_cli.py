@@ -174,6 +174,18 @@ def _content(path: str) -> str:
                      ) from None
 
 
+def directory(path: str | pathlib.Path) -> pathlib.Path:
+  """A directory for --output, made; ValueError if it can't be."""
+  place = pathlib.Path(path).expanduser()
+  try:
+    place.mkdir(parents=True, exist_ok=True)
+  except OSError as error:
+    raise ValueError(f'Got --output under {place}, which is no directory and '
+                     f'can\'t be made one ({error.strerror}); give another.'
+                     ) from None
+  return place
+
+
 def one_line(error: BaseException) -> str:
   """The message of an error without line breaks."""
   return ' '.join(str(error).split())
@@ -232,6 +244,10 @@ def call(configurable: Callable[..., Any]) -> Any:
   try:
     return gin.get_configurable(configurable)()
   except TypeError as error:
+    own = getattr(configurable, '__code__', None)      # None of a class
+    if any(frame.f_code is own
+           for frame, _ in traceback.walk_tb(error.__traceback__)):
+      raise                            # it had begun: this is not gin's doing
     raise ValueError(f'gin: {one_line(error)}') from None
 
 

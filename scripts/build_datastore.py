@@ -19,6 +19,7 @@ def main(args: Sequence[str]) -> None:
   """Builds, writes, and says how large it is."""
   flags = _cli.text_parser(__doc__).parse_args(args)
   texts = _cli.texts(flags, 'target', 'train')
+  _cli.directory(flags.output)         # or it is refused, before all else
   # pylint: disable=g-import-not-at-top
   from spec_cascades.drafters import suffixes
   from spec_cascades.evaluation import datastores

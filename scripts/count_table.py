@@ -31,6 +31,9 @@ def main(args: Sequence[str]) -> None:
     if getattr(flags, name) < 1:
       raise ValueError(f'Got --{name} {getattr(flags, name)}; allowed: 1 or '
                        'more.')
+  _cli.directory(flags.output.parent)  # or it is refused, before all else
+  if flags.output.is_dir():
+    raise ValueError(f'Got --output {flags.output}, a directory; give a file.')
   # pylint: disable=g-import-not-at-top
   from spec_cascades.evaluation import counted
   from spec_cascades.models import counts
@@ -41,7 +44,6 @@ def main(args: Sequence[str]) -> None:
       counted.texts(run.corpus, run.lm), run.lm.vocab_size, flags.order,
       follow=flags.follow, least=flags.least,
       ends=(run.corpus.end,))
-  flags.output.parent.mkdir(parents=True, exist_ok=True)
   counted.write(flags.output, table)
   sizes = ', '.join(str(len(level.older)) for level in table.levels)
   print(f'{flags.output}: {flags.output.stat().st_size / 2**20:.1f} MiB; '

@@ -195,6 +195,35 @@ def test_what_may_pass_is_no_bad_input(error, code, monkeypatch, capsys):
   assert capsys.readouterr().err == f'a.py: {error}\n'
 
 
+def test_a_type_error_is_gins_until_the_call_has_begun():
+  gin = pytest.importorskip('gin')
+
+  @gin.register(module='cli_test')
+  def begun(needed):
+    return needed + 'text'
+
+  with gin.unlock_config(), pytest.raises(ValueError, match='^gin: .*needed'):
+    _cli.call(begun)
+  with gin.unlock_config():
+    gin.parse_config('cli_test.begun.needed = 1')
+  with pytest.raises(TypeError, match='unsupported operand'):
+    _cli.call(begun)
+  gin.clear_config()
+
+
+def test_an_output_that_cannot_be_is_refused_before_any_work(tmp_path):
+  file = tmp_path / 'file'
+  file.write_text('')
+  assert _cli.directory(tmp_path / 'a' / 'b').is_dir()
+  check('build_datastore', [
+      (['--file', str(file), '--output', str(file / 'in'),
+        '--verifier=nowhere'], 'is no directory and can')])
+  own = '--gin_file=gin/train/drafter.gin'
+  check('count_table', [
+      ([own, '--output', str(file / 'in')], 'is no directory and can'),
+      ([own, '--output', str(tmp_path)], 'a directory; give a file')])
+
+
 def test_a_text_ends_where_a_line_does_and_nowhere_else(tmp_path, monkeypatch):
   """Not at what Unicode counts as a line's end, too."""
   path = tmp_path / 'texts.txt'
