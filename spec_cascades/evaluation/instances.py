@@ -61,11 +61,15 @@ class Instance:
 
 
 def _has_tree(path: pathlib.Path) -> bool:
-  """Whether a tree of heads was chosen."""
+  """Whether a tree of heads was chosen; ValueError if that can't be told."""
   if not path.is_file():
     return False
-  found = json.loads(path.read_text(encoding='utf-8'))
-  return bool(found.get('heads', {}).get(CHOSEN))
+  try:
+    found = json.loads(path.read_text(encoding='utf-8'))
+    return bool(found.get('heads', {}).get(CHOSEN))
+  except (ValueError, AttributeError):
+    raise ValueError(f'{path} is damaged; move {path.parent} away and make it '
+                     'again.') from None
 
 
 def _trained(name, what, steps, minutes, needs=('own',), *, tree=False,

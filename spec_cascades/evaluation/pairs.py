@@ -4,6 +4,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import os
 import pathlib
 from typing import Any, Callable, Iterator, Mapping
 
@@ -234,7 +235,7 @@ def _own(path: str, source: loading.Source, *, dtype: str, progress,
 def _foreign(path: str, source: loading.Source, *, dtype: str, progress,
              layout) -> tuple[Model, Any]:
   lm, params, tokenizer = _read(source, dtype, progress, layout)
-  place = pathlib.Path(path).expanduser()
+  place = pathlib.Path(os.path.abspath(pathlib.Path(path).expanduser()))
   return Model(place.name, lm, params, digest(path),
                loading.max_input_length(source, tokenizer)), tokenizer
 

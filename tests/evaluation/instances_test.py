@@ -119,6 +119,16 @@ def test_a_corpus_needs_only_the_one_that_it_translates(name):
     _cli.call(distill.distill)
 
 
+@pytest.mark.parametrize('content', ['', '{', '[]', '{"heads": 3}'])
+def test_a_run_that_cannot_be_read_is_named(content):
+  joint = instances.BY_NAME['medusa_joint']
+  make(joint)
+  place = pathlib.Path(joint.makes).expanduser().parents[1] / 'model.json'
+  place.write_text(content)
+  with pytest.raises(ValueError, match='model.json is damaged; move .* away'):
+    instances.wanted(['medusa_joint'])
+
+
 def test_what_is_there_is_not_made_again():
   names = lambda found: [x.name for x in found]
   assert names(instances.wanted(['space'])) == ['own', 'pass', 'space']

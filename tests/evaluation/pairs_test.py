@@ -49,7 +49,8 @@ def test_only_relative_positions_go_beyond_what_a_tokenizer_says(
   assert native.read_config(tmp_path / 'b')['max_input_length'] == limit
 
 
-def test_a_gemma_3_may_have_a_token_for_images_without_an_embedding(tmp_path):
+def test_a_gemma_3_may_have_a_token_for_images_without_an_embedding(
+    tmp_path, monkeypatch):
   """As the published 270M and 1B have: 262,145 tokens, 262,144 embeddings."""
   for place, specials in (('a', ['<image>']), ('b', [])):
     hubs.save('gemma3', tmp_path / place)
@@ -62,6 +63,8 @@ def test_a_gemma_3_may_have_a_token_for_images_without_an_embedding(tmp_path):
   assert translator.encode('a') == [3]
   with pytest.raises(ValueError, match="'<image>', which the model has no emb"):
     translator.encode('a<image>')
+  monkeypatch.chdir(tmp_path / 'b')
+  assert pairs.load('.', '../a').verifier.name == other.verifier.name == 'b'
 
 
 def test_a_t5_of_ours_with_a_tokenizer_json_decodes(tmp_path):
