@@ -337,10 +337,11 @@ def _flags(args: Sequence[str]) -> argparse.Namespace:
                      'allowed: gammas from 1, a rate in [0, 1].')
   if flags.output and flags.what != 'steps':
     raise ValueError(f'Got {flags.what} --output; allowed: with steps.')
-  if flags.output and (flags.output.is_dir()
-                       or not flags.output.parent.is_dir()):
-    raise ValueError(f'Got --output {flags.output}; give a file in a folder '
-                     'that exists.')
+  if flags.output:
+    _cli.directory(flags.output.parent)
+    if flags.output.is_dir():
+      raise ValueError(f'Got --output {flags.output}, a directory; give a '
+                       'file.')
   if flags.what in ('peers', 'all'):
     is_file = flags.weights and flags.weights.is_file()
     peers_lib.check(*['accelerate'] * bool(is_file))

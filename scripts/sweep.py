@@ -55,7 +55,7 @@ def main(args: Sequence[str]) -> None:
       print(f'sweep {number} of {len(jobs)}: {error}', file=sys.stderr)
       failures.append(str(error))
   if failures:
-    raise ValueError(f'{len(failures)} points failed; the first is '
+    raise ValueError(f'Failures: {len(failures)}; the first is '
                      f'{failures[0]} The same command tries them again.')
 
 

@@ -146,8 +146,8 @@ MUTANTS = (
            'count(complete & ~rejected), count(complete & rejected)', CUTS),
     # Caches and positions.
     Mutant('no key/value of the last accepted draft', 'drafters/growing.py',
-           'steps = len(ctx.lengths), length + ctx.leaf_q',
-           'steps = len(ctx.lengths), length', CACHES),
+           'leaf = len(ctx.lengths), int(ctx.leaf_q)',
+           'leaf = len(ctx.lengths), 0', CACHES),
     Mutant('stale key/value after the bonus token', 'models/prefill.py',
            'start = jnp.maximum(cache.length + 1 - count, 0)',
            'start = cache.length',

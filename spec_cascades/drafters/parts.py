@@ -52,7 +52,9 @@ def part(feedback: types.Feedback, start: Int[Array, 'B'],
   draft, verdict = feedback.draft, feedback.verdict
   tokens, reached = of(draft.tree.tokens), verdict.count - start
   count = jnp.clip(reached, 0, last)
-  follows = types.pick(tokens, jnp.minimum(count + 1, nodes - 1))
+  whole = draft.tree.tokens
+  follows = types.pick(whole, jnp.minimum(start + count + 1,
+                                          whole.shape[1] - 1))
   return types.Feedback(
       draft.replace(tree=types.chain(tokens, last), max_depth=nodes - 1,
                     prediction=of(draft.prediction)),

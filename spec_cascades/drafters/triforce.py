@@ -10,6 +10,7 @@ from jaxtyping import Array, Int, Key
 from spec_cascades import check
 from spec_cascades import struct
 from spec_cascades import types
+from spec_cascades.drafters import decoded
 from spec_cascades.drafters import growing
 from spec_cascades.drafters.cached import Keeping
 from spec_cascades.drafters.line import Line
@@ -104,7 +105,7 @@ class TriForce(Line, Keeping):
     if inner is None:
       draft, _ = growing.grown(self.lm, params[0], part, ctx, keys, self.length)
     else:
-      draft, _, after = growing.decoded(self.lm, params, inner, self.length,
+      draft, _, after = decoded.decoded(self.lm, params, inner, self.length,
                                         part, state.inner, ctx, keys)
     draft = draft.replace(calls=draft.calls + due.astype(jnp.int32))
     return draft, Chosen(chunks, state.rounds + 1, after)

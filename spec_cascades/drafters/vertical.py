@@ -9,7 +9,7 @@ from jaxtyping import Array, Key
 from spec_cascades import check
 from spec_cascades import struct
 from spec_cascades import types
-from spec_cascades.drafters import growing
+from spec_cascades.drafters import decoded
 from spec_cascades.drafters.cached import Keeping
 from spec_cascades.drafters.line import Line
 from spec_cascades.models import prefill
@@ -75,7 +75,7 @@ class Vertical(Line, Keeping):
       _, read = prefill.reread(self.lm, params[0], cache, jnp.pad(
           ctx.tokens, ((0, 0), (0, self.late))), self.late + 1)
       cache = read.truncate(cache.length)
-    draft, cache, inner = growing.decoded(
+    draft, cache, inner = decoded.decoded(
         self.lm, params, self.drafter, self.length, cache, state.inner, ctx,
         keys)
     return draft.replace(calls=draft.calls + int(self.late > 0)), Levels(

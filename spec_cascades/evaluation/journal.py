@@ -169,13 +169,14 @@ def _parse(path, content: bytes, configuration, start: int = 0):
 def _check_header(path, line: str, configuration) -> None:
   try:
     found = json.loads(line)
-    schema, theirs = found['schema'], found['configuration']
+    schema, theirs, sweep = (found[name] for name in (
+        'schema', 'configuration', 'sweep'))
   except (ValueError, TypeError, KeyError):
     raise ValueError(_foreign(path, 'it is not a journal of a sweep')) from None
   if schema != results.SCHEMA:
     raise ValueError(_foreign(path, f'its schema is {schema}, not '
                                     f'{results.SCHEMA}'))
-  if found['sweep'] != results.content_key(configuration):
+  if sweep != results.content_key(configuration):
     names = sorted(set(theirs) | set(configuration))
     changed = [n for n in names if theirs.get(n) != configuration.get(n)]
     raise ValueError(_foreign(path, 'another configuration made it: '

@@ -76,7 +76,9 @@ def calibrate(run: loop.Run, *, nodes: int = 16, ranks: int = 8,
   if not isinstance(run.lm, heads.Headed):
     raise ValueError(f'Got the run of a {type(run.lm).__name__}; allowed: one '
                      'of heads.Headed.')
-  check.interval('sentences', sentences, 2, 10**9, whole=True)
+  for name, number, least in (('sentences', sentences, 2), ('nodes', nodes, 1),
+                              ('ranks', ranks, 1)):
+    check.interval(name, number, least, 10**9, whole=True)
   corpus, recipe, lm = run.corpus, run.recipe, run.lm
   params = jax.tree.map(jnp.asarray, start.restore(run.model_dir)[0])
   packed, width = lm.pack(params), max(corpus.buckets)

@@ -82,9 +82,10 @@ def distill(corpus: data.ParallelText, verifier: str, output: str, *,
   """
   for name, number in (('chunk', chunk), ('batch', batch)):
     check.interval(name, number, 1, 10**9, whole=True)
-  if sentences is not None and sentences < 1:
-    raise ValueError(f'Got {sentences} sentences; allowed: 1 or more, or None '
-                     'for all.')
+  if sentences is not None:
+    check.interval('sentences', sentences, 1, 10**9, whole=True,
+                   hint='None is all.')
+  check.interval('seed', seed, 0, 2**32 - 1, whole=True)
   if guesses and (drafter is not None or temperature):
     raise ValueError(f'Got guesses={guesses} with a drafter or a temperature; '
                      'allowed: neither, for greedy Jacobi trajectories.')

@@ -90,13 +90,14 @@ class Exits:
       logits = lm.head(params, lm.exit(params, states))
       return compare(logits, fixed, targets, weights, z_loss=z_loss)
 
-    found = dict(agreement=0., acceptance=0.)
-    for i in range(len(read)):
-      loss, sums = (jax.checkpoint(part) if remat else part)(
-          params, left[read[i]])
-      total += shares[i] * loss
-      found = {name: found[name] + there[i] * sums[name] for name in found}
-    means = {name: x / there.sum() for name, x in found.items()}
+    def add(total, exit):              # one after the other: compiled once
+      states, share, there = exit
+      loss, sums = (jax.checkpoint(part) if remat else part)(params, states)
+      return total + share * loss, {name: there * sums[name] for name in (
+          'agreement', 'acceptance')}
+
+    total, found = jax.lax.scan(add, total, (left[read], shares[:-1], there))
+    means = {name: x.sum() / there.sum() for name, x in found.items()}
     return total, dict(tokens=weights.sum(), **means)
 
   def _thinned(self, lm, params, key):

@@ -39,7 +39,7 @@ def export(run: loop.Run, output: str, *, dtype: str = 'bfloat16',
   Quality is of the exported weights, so after rounding to `dtype`, and added to
   what was written: on all texts of test, or of validation where there is no
   test, without a near-duplicate in train, and for English to German on the
-  hand-written set. Heads keep the tree that was chosen for them.
+  embedded set. Heads keep the tree that was chosen for them.
 
   Args:
     run: The training run.

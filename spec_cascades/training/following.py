@@ -125,16 +125,21 @@ def report(run: loop.Run, gamma: int, sentences: int, part: str | None = None,
   """
   check.gamma(gamma)
   check.interval('sentences', sentences, 1, 10**9, whole=True)
-  lm, params = run.lm, None
+  lm = run.lm
   if part is None:
     params = start.restore(run.model_dir)[0]
+  elif run.init_from is None:
+    raise ValueError(f'Got the part {part} without init_from; allowed: with '
+                     'the verifier that it was trained beside.')
   else:
     pair = pairs.load(run.init_from, None)
     found, _ = attached.read(part, pair)
-    if isinstance(found, attached.Part):
-      lm = features.beside(pair.verifier.lm, found.heads)
-      params = dict(model=pair.verifier.unpacked(), heads=found.checkpoint)
-  if params is None or not follows(lm):
+    if not isinstance(found, attached.Part):
+      raise ValueError(f'{part} is a whole run and no part; give its gin file '
+                       'and no part.')
+    lm = features.beside(pair.verifier.lm, found.heads)
+    params = dict(model=pair.verifier.unpacked(), heads=found.checkpoint)
+  if not follows(lm):
     raise ValueError(f'{part or run.model_dir} has no layer that follows its '
                      'verifier; allowed: what gin/train/eagle.gin or '
                      'eagle3.gin trained.')

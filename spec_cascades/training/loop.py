@@ -190,8 +190,10 @@ def train(run: Run, *, log: Callable[[str], None] = print
     if hosts.first():
       for line in settings.compare(folder, run, int(state.step)):
         log(line)
-      orbax.describe(folder, run.lm, converting.files_of(corpus.vocabulary),
-                     state.params)
+      if (int(state.step) < recipe.steps      # else it may have a tree by now
+          or not (folder / orbax.MODEL).is_file()):
+        orbax.describe(folder, run.lm, converting.files_of(corpus.vocabulary),
+                       state.params)
     with progress_lib.Progress(folder if hosts.first() else None, log,
                                total=recipe.steps,
                                tensorboard=recipe.tensorboard

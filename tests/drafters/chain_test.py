@@ -73,11 +73,8 @@ def test_a_stop_reads_q_before_the_temperature():
   assert (draft.tree.parents == -1).all()
 
 
-@pytest.mark.parametrize('threshold, live, want', [
-    (0., None, 5), (1., None, 1), ([1., 0.], None, 5),
-    ([1., 0.], [True, False], 1), ([0., 0.], [True, False], 5)])
-def test_a_stop_that_every_live_row_takes_saves_the_model_calls(
-    threshold, live, want):
+def model_calls(length, *, leaf_q=True, live=None, **options):
+  """How often two rows' chain called its model, and what it says it did."""
   calls = []
 
   @dataclasses.dataclass(frozen=True)
@@ -87,16 +84,36 @@ def test_a_stop_that_every_live_row_takes_saves_the_model_calls(
       return super().extend(params, cache, tree)
 
   lm = Counting()
-  drafter = chain.Chain(lm, 4, chain.Below(jnp.asarray(threshold)))
+  drafter = chain.Chain(lm, length, **options)
   state = drafter.init(Q, prompt(2), None, 20)
   ctx = types.Context(prompt(2).prefix, prompt(2).prefix_lengths, None,
-                      warp.Warp(), True, live and jnp.asarray(live))
+                      warp.Warp(), leaf_q, live and jnp.asarray(live))
   jax.effects_barrier()
   calls.clear()
   first = lambda d, s, c: d.propose(Q, s, c, keys(2))[0]
-  jax.block_until_ready(jax.jit(first)(drafter, state, ctx))
+  draft = jax.block_until_ready(jax.jit(first)(drafter, state, ctx))
   jax.effects_barrier()
-  assert len(calls) == want
+  return len(calls), draft.calls.tolist()
+
+
+@pytest.mark.parametrize('threshold, live, want', [
+    (0., None, 5), (1., None, 1), ([1., 0.], None, 5),
+    ([1., 0.], [True, False], 1), ([0., 0.], [True, False], 5)])
+def test_a_stop_that_every_live_row_takes_saves_the_model_calls(
+    threshold, live, want):
+  stop = chain.Below(jnp.asarray(threshold))
+  assert model_calls(4, stop=stop, live=live)[0] == want
+
+
+@pytest.mark.parametrize('leaf_q', [True, False])
+@pytest.mark.parametrize('most', [1, 2, 4])
+def test_a_shorter_chain_takes_no_step_that_nobody_reads(most, leaf_q):
+  """Rules without q read none at its last node."""
+  steps = most + leaf_q
+  assert model_calls(4, most=most, leaf_q=leaf_q) == (steps, [steps] * 2)
+  uneven = jnp.array([1, most])
+  assert model_calls(4, most=uneven, leaf_q=leaf_q) == (
+      steps, [1 + leaf_q, steps])
 
 
 def test_a_perfect_drafter_is_always_accepted():

@@ -93,10 +93,15 @@ def extended(state, paths):
   return jnp.asarray(texts)
 
 
-def assert_near(got, want):
-  """To 1e-5 of the largest logit, or of 1."""
+def assert_near(got, want, step):
+  """To 1e-5 of the largest logit, or of 1, for each step up to this one.
+
+  A step reads the states of the one before, with their rounding: on one machine
+  the worst of 26 differences was 1.2e-6, 5e-6 and 1.4e-5 at steps 0, 1 and 2,
+  where the median was 5e-7 at each.
+  """
   scale = max(1., np.abs(want).max())
-  np.testing.assert_allclose(got, want, rtol=0, atol=1e-5 * scale)
+  np.testing.assert_allclose(got, want, rtol=0, atol=1e-5 * scale * (1 + step))
 
 
 def assert_greedy(lm, params, asked, state):
@@ -126,7 +131,7 @@ def test_a_step_of_training_is_a_node_of_a_draft(name, heat):
       root = int(before.lengths[row]) - 1
       for step in range(3):
         assert_near(draft.prediction.logits[row, step],
-                    want[step, row, root + step])
+                    want[step, row, root + step], step)
       checked, rejected = checked + 1, rejected + int(count[row] < 3)
   assert checked > 5 and rejected > 2
 
@@ -151,7 +156,8 @@ def test_a_step_of_training_is_a_level_of_a_tree(name):
       for row in np.flatnonzero(feedback.live):
         depth = tree.depth[row, node]
         assert_near(q.logits[row, node],
-                    want[depth, row, int(before.lengths[row]) - 1 + depth])
+                    want[depth, row, int(before.lengths[row]) - 1 + depth],
+                    depth)
     count += 1
     if count == 3:
       break

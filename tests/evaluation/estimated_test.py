@@ -103,6 +103,12 @@ def test_the_table_has_a_column_of_it(summary):
     want = estimated.speedup(row[line[0], line[2], line[1]], estimated.small,
                              ON)
     assert line[-1] == f'{want:.2f}x'
+  known = next(x for x in summary.rows if x.drafter)
+  _, body_too = drafters.table(
+      [dataclasses.replace(known, rule='SeqCascade')],
+      [(dataclasses.replace(point, rule='SeqCascade'), found)
+       for point, found in summary.drafting], (), ON)
+  assert [x[-1] for x in body_too] == ['-']      # its rounds are tokens
   made = {x.name: x for x in sections.of_sweep(
       summary.rows, summary.comparisons, summary.drafting, summary.analysis,
       on=ON)}

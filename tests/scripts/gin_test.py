@@ -269,7 +269,7 @@ def test_a_sweep_that_fails_does_not_keep_the_next_from_running(
 
   monkeypatch.setattr(sweep, 'measure', measure)
   monkeypatch.setattr(sweep, 'check_all', lambda jobs: None)
-  with pytest.raises(ValueError, match='1 points failed; the first is No poi'):
+  with pytest.raises(ValueError, match='Failures: 1; the first is No poi'):
     sweep.main(['--config=configs/gammas.py'])
   assert len(ran) == len(set(ran)) == len(
       sweep.several(ROOT / 'configs/gammas.py')) > 1

@@ -111,6 +111,8 @@ def test_calibrated_heads_draft_and_do_not_change_greedy_texts(
   pair = pairs.load(verifier, run.model_dir)
   drafter, params = drafting.make('medusa', pair, 2)
   assert drafter.paths == tree == pair.drafter.lm.heads.paths
+  loop.train(run, **QUIET)           # has nothing left to do, and leaves it
+  assert checkpoints.load(run.model_dir).lm.heads.paths == tree
   rows = [corpus.encode(line['en']) for line in corpus.lines('train')]
   rows = [row for row in rows if len(row) <= 48][:8]
   run_one = lambda drafter, params: decode.GenSpecSample(

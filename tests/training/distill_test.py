@@ -95,7 +95,8 @@ def test_drawn_texts_differ_from_greedy_ones_and_repeat(made, tmp_path):
 
 
 @pytest.mark.parametrize('changes,match', [
-    (dict(sentences=0), '0 sentences'),
+    (dict(sentences=0), 'sentences is 0'),
+    (dict(sentences='36k'), "sentences is '36k'"), (dict(seed=7.5), 'seed'),
     (dict(temperature=-1.), 'temperature'),
     (dict(chunk=-1), 'chunk is -1'), (dict(chunk=0), 'chunk is 0'),
     (dict(chunk=2.), 'chunk is 2.0'), (dict(batch=0), 'batch is 0'),

@@ -47,8 +47,11 @@ def test_what_is_predicted_is_what_rounds_give(
 def test_what_has_no_such_layer_is_refused(
     corpus, verifier, tmp_path):  # noqa: F811
   run = run_with(corpus, tmp_path, verifier)
-  with pytest.raises(ValueError, match='has no layer that follows'):
+  with pytest.raises(ValueError, match='is a whole run and no part'):
     following.report(run, 3, 4, part=verifier)
+  with pytest.raises(ValueError, match='without init_from'):
+    following.report(dataclasses.replace(run, init_from=None), 3, 4,
+                     part=verifier)
   with pytest.raises(ValueError, match='gamma'):
     following.report(run, 0, 4)
   assert following.follows(run.lm) and not following.follows(run.lm.lm)
