@@ -81,8 +81,8 @@ def test_benchmark_refuses(tmp_path):
   cli_test.check('benchmark', [
       ([], 'what'), (['speed'], "'speed'"),
       (['steps', '--runs', '0'], '--runs 0'),
-      (['steps', '--output', str(tmp_path)], 'in a folder that exists'),
-      (['steps', '--output', str(tmp_path / 'no' / 'x')], 'that exists'),
+      (['steps', '--output', str(tmp_path)], 'a directory; give a file'),
+      (['steps', '--output', f'{__file__}/x'], 'no directory and can'),
       (['rules', '--output', str(tmp_path / 'x')], 'with steps'),
       (['rules', '--rate', '2'], 'a rate in [0, 1]'),
       (['rules', '--gamma', '0'], '--gamma 0'),
