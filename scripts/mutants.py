@@ -1,7 +1,7 @@
 """Runs every mutant of tests/mutants.py against the test that must kill it.
 
 Example:
-  python scripts/mutants.py                # all: half an hour or less
+  python scripts/mutants.py                # all of them, in turn
   python scripts/mutants.py --only lenience --only EOS
 
 Each is applied to a copy of the package in a temporary folder. Exits 1 if one
