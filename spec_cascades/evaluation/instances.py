@@ -135,13 +135,13 @@ INSTANCES = (
              tree=True, ships=True),
     _trained('eagle', "EAGLE's layer", 1500, 45, ships=True),
     _trained('eagle3', "EAGLE-3's layer", 450, 30, ships=True),
-    _trained('pass', 'mask tokens, for PaSS and SPACE', 2000, 260),
+    _trained('pass', 'mask tokens, for PaSS and SPACE', 1200, 310, ships=True),
     _trained('medusa_joint', 'a verifier with its heads (Medusa-2)', 300, 40,
              ('own', 'medusa'), tree=True),
     _trained('space', 'a verifier with its masks (SPACE)', 1000, 150,
              ('own', 'pass')),
     _trained('cllm', 'a verifier for Jacobi decoding', 2000, 260, ('jacobi',)),
-    _trained('layerskip', 'a verifier whose layers draft', 2000, 150))
+    _trained('layerskip', 'a verifier whose layers draft', 1000, 150))
 BY_NAME = {x.name: x for x in INSTANCES}
 # Curves of gin/sweeps/drafters.gin, in its order, and what each one reads.
 CURVES = dict(

@@ -131,9 +131,9 @@ def test_a_run_that_cannot_be_read_is_named(content):
 
 def test_what_is_there_is_not_made_again():
   names = lambda found: [x.name for x in found]
-  assert names(instances.wanted(['space'])) == ['own', 'pass', 'space']
+  assert names(instances.wanted(['space'])) == ['own', 'space']
   make(instances.BY_NAME['own'])
-  assert names(instances.wanted(['space'])) == ['pass', 'space']
+  assert names(instances.wanted(['space'])) == ['space']
   assert names(instances.wanted(['medusa_joint'])) == ['medusa_joint']
   make(instances.BY_NAME['medusa_joint'], tree=False)
   assert names(instances.wanted(['medusa_joint'])) == ['medusa_joint']
@@ -141,8 +141,8 @@ def test_what_is_there_is_not_made_again():
   assert instances.wanted(['medusa_joint']) == []
   assert names(instances.wanted([])) == names(instances.missing())
   ready = instances.ready()
-  assert 'eagle' in ready                            # it came along
-  assert 'masks' not in ready and 'bigrams' not in ready
+  assert 'eagle' in ready and 'masks' in ready       # they came along
+  assert 'sublayers' not in ready and 'bigrams' not in ready
   assert 'eagle' not in names(instances.wanted([]))
   assert names(instances.wanted(['eagle'])) == ['eagle']
   with pytest.raises(ValueError, match='Unknown: medusae; allowed: own'):
@@ -193,7 +193,7 @@ def test_the_configuration_leaves_out_what_is_missing(capsys):
       assert made.verifier.endswith('runs/cllm') and 'jacobi' in drafters
     else:
       assert f'eagle_tree:{instances.BY_NAME["eagle"].ships}' in drafters
-      assert not any(x.startswith(('pass', 'rest')) for x in drafters)
+      assert not any(x.startswith(('sublayers', 'rest')) for x in drafters)
 
 
 def test_the_document_has_every_command():
