@@ -76,6 +76,9 @@ def panels(runs: Mapping[str, Mapping[str, Line]]) -> dict[str, list[str]]:
 def draw(runs: Mapping[str, Mapping[str, Line]]) -> figure.Figure:
   """A panel a metric; a colour a run.
 
+  What is few is marked: decoded at temperature 1 by squares, and what is on
+  validation, or predicted, by crosses. All panels have the same steps.
+
   Args:
     runs: Of each run, by what it is to be called, what `read` gives.
   """
@@ -85,14 +88,17 @@ def draw(runs: Mapping[str, Mapping[str, Line]]) -> figure.Figure:
   drawing = figure.Figure(figsize=(PANEL * across, HEIGHT * down), dpi=150,
                           layout='constrained')
   axes = drawing.subplots(down, across, squeeze=False).flat
+  last = max(line[-1][0] for run in runs.values() for line in run.values())
   for (panel, names), axis in zip(wanted.items(), axes):
     for (run, found), colour in zip(runs.items(), itertools.cycle(COLOURS)):
       for name in filter(found.get, names):
         dashed = name.startswith(('validation', PREDICTED))
-        few = len(found[name]) < FEW
+        mark = 'x' if dashed else 's' if name.endswith('_T1') else 'o'
         axis.plot(*zip(*found[name]), '--' if dashed else '-', color=colour,
-                  marker='o' if few else '', markersize=3,
-                  label=run if name == panel else f'{run}, {name}')
+                  marker=mark if len(found[name]) < FEW else '', markersize=4,
+                  label=run if name == panel else
+                  name if len(runs) == 1 else f'{run}, {name}')
+    axis.set_xlim(0, 1.04 * last)
     axis.set_xlabel('steps')
     axis.set_ylabel(panel)
     axis.grid(color=FAINT, linewidth=.5)
