@@ -103,8 +103,9 @@ def _counted(order, name):
 INSTANCES = (
     _written('own', "the verifier's own translations, 36,000 of them",
              'debian_ende_own', 25),
-    _written('jacobi', 'the same with states of Jacobi decoding',
-             'debian_ende_jacobi', 30, '--gin.GUESSES=5'),
+    _written('jacobi', '10,240 of them with states of Jacobi decoding',
+             'debian_ende_jacobi', 10, '--gin.GUESSES=5',
+             '--gin.SENTENCES=10240'),
     Instance('datastore', 'a datastore of the corpus',
              f'{OUT}/datastore/datastore.json',
              (('scripts/build_datastore.py', '--corpora', 'debian_ende',
@@ -138,9 +139,9 @@ INSTANCES = (
     _trained('pass', 'mask tokens, for PaSS and SPACE', 1200, 310, ships=True),
     _trained('medusa_joint', 'a verifier with its heads (Medusa-2)', 300, 40,
              ('own', 'medusa'), tree=True),
-    _trained('space', 'a verifier with its masks (SPACE)', 1000, 150,
+    _trained('space', 'a verifier with its masks (SPACE)', 400, 20,
              ('own', 'pass')),
-    _trained('cllm', 'a verifier for Jacobi decoding', 2000, 260, ('jacobi',)),
+    _trained('cllm', 'a verifier for Jacobi decoding', 300, 40, ('jacobi',)),
     _trained('layerskip', 'a verifier whose layers draft', 1000, 150))
 BY_NAME = {x.name: x for x in INSTANCES}
 # Curves of gin/sweeps/drafters.gin, in its order, and what each one reads.
