@@ -54,9 +54,10 @@ def drawn(q: types.Prediction, key: Key[Array, ''], parents: Mapping[int, int],
         up, (q.probs[up], jnp.zeros(q.probs.shape[-1], bool)))
     some = warp_lib.sample(rest, jax.random.fold_in(key, child))
     best = jnp.argmax(jnp.where(tried, -jnp.inf, q.logits[up]))
-    token = jnp.where(rest.sum() > 0, some, best)
+    none = rest.sum() <= 0                # NaN is not: it must be seen outside
+    token = jnp.where(none, best, some)
     yield child, token, jnp.where(
-        rest.sum() > 0, rest, jax.nn.one_hot(token, len(rest)))
+        none, jax.nn.one_hot(token, len(rest)), rest)
     if law == 'distinct':
       left[up] = warp_lib.without(rest, token), tried.at[token].set(True)
 

@@ -145,7 +145,6 @@ def test_a_model_only_adds_to_those_before_it():
   assert tokens_a_call(Q, P) < perfect - .1                 # 2.560
 
 
-@pytest.mark.slow
 def test_a_second_model_that_is_broken_is_a_fault():
   state = decode.GenSpecSample(LM, DRAFTER, 20, eos=-1)(
       P, (Q, jnp.full_like(Q, jnp.nan)), prompt(2), keys(2), LOSSLESS, Warp())
