@@ -127,3 +127,12 @@ def test_what_can_not_be_drawn_is_one_line(runs, output, place, said):
   assert done.returncode == 2 and not (runs / output).exists()
   line, = done.stderr.splitlines()
   assert said in line
+
+
+def test_decoded_and_predicted_points_are_told_apart():
+  found = dict(loss=[(10, 4.), (20, 3.)], tokens_per_call_T0=[(20, 3.)],
+               predicted_T0=[(20, 3.)], tokens_per_call_T1=[(20, 2.)])
+  loss, tokens = curves.draw(dict(only=found)).axes[:2]
+  assert [x.get_marker() for x in tokens.lines] == ['o', 'x', 's']
+  assert [x.get_label() for x in tokens.lines] == list(found)[1:]
+  assert loss.get_xlim() == tokens.get_xlim() and loss.get_xlim()[0] == 0
