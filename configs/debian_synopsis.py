@@ -8,7 +8,8 @@ split that have no near-duplicate in train, by ROUGE-L, in 20 to 40 minutes on
 two cores; docs/synopsis.md shows what came out. What is in the
 folder, and what can be had of the finished sweep, is as of debian.py:
   python scripts/analyse.py runs/debian_synopsis/test --draw \
-    'SpecDecode, gamma 3' SeqCascade Lossy 'OPT, gamma 3' 'TokenV3, gamma 3'
+    'SpecDecode, gamma 3' SeqCascade Lossy 'OPT, gamma 3' 'TokenV3, gamma 3' \
+    TruncatedMinP
 """
 
 

@@ -6,7 +6,7 @@ Command:
   CHECKPOINTS: see configs/paper_t5.py.
 Hardware: one TPU v4 chip or a GPU with 16 GB; for sharing see paper_t5.py.
 Time: not measured. One sweep of 203 points, 500 texts, 3 trials are 304,500
-decodes; at .1 s each some 9 hours.
+decodes; at .1 s each, assumed, some 9 hours.
 Result: runs/paper_gammas/wmt14_ende with a table, a picture and a report, whose
 verdicts on the claims below compare the lengths text by text.
 Published (Narasimhan et al., 2025): longer drafts widen the range of latencies

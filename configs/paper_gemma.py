@@ -12,7 +12,8 @@ Time: not measured. Latency is not the cost here, so that only the first 60
 texts are timed; quality is measured on 500 texts, of the four tasks that ask
 questions on 1,000, as there, 8 at a time. Sixteen sweeps of 64 points are
 829,440 decodes, 768,000 of them in 96,000 batches or some more, as a batch is
-of one bucket; at 2 s a batch and 1 s a timed text 3 days in all on one chip.
+of one bucket; at 2 s a batch and 1 s a timed text, assumed, 3 days in all on
+one chip.
 Result: sixteen folders in runs/paper_gemma. quality_by_rejection.png in each is
 the paper's figure: its cost is the share of drafts rejected. TokenCascade,
 which rejects none, is in frontier.png only.

@@ -6,7 +6,7 @@ Command:
   CHECKPOINTS: see configs/paper_t5.py.
 Hardware: one TPU v4 chip or a GPU with 16 GB; for sharing see paper_t5.py.
 Time: not measured. Three sweeps of 27 points, 500 texts, 3 trials are 121,500
-decodes; at .1 s each some 3 hours.
+decodes; at .1 s each, assumed, some 3 hours.
 Result: three folders in runs/paper_lossy, each with a table, a picture and a
 report; TokenV3 is there to be compared with.
 Published (Narasimhan et al., 2025): beta = 1 is as good as tuned beta.

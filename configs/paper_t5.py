@@ -10,8 +10,8 @@ With DEVICES=4 before the command, say, the verifier is cut over four chips of a
 host; with DTYPE=bfloat16 both models are half as large. TASKS=wmt14_ende,xsum
 takes fewer tasks.
 Time: not measured. Six sweeps of 77 points, 500 texts, 3 trials are 693,000
-decodes; at .1 s each some 19 hours. Several machines share a sweep: give each
-the same command.
+decodes; at .1 s each, assumed, some 19 hours. Several machines share a sweep:
+give each the same command.
 Result: six folders in runs/paper_t5, each with a table, a picture and a report.
 Published (Narasimhan et al., 2025, TPU v4), for the token rules: at the large
 model's quality 1.85 times as fast on WMT with small for large, up to 1.95 over

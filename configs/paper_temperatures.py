@@ -6,7 +6,7 @@ Command:
   CHECKPOINTS: see configs/paper_t5.py, which is T=1 alone.
 Hardware: one TPU v4 chip or an 80 GB GPU; for sharing see paper_t5.py.
 Time: not measured. Six sweeps of 308 points, 500 texts, 3 trials are 2,772,000
-decodes; at .1 s each some 77 hours. All tasks with large come first.
+decodes; at .1 s each, assumed, some 77 hours. All tasks with large come first.
 Result: six folders in runs/paper_temperatures with a table, a picture with a
 panel for each temperature, and a report, whose verdict on OPT's lead over Diff
 takes the highest temperature and the lowest.

@@ -6,7 +6,7 @@ Command:
   CHECKPOINTS: see configs/paper_t5.py.
 Hardware: one TPU v4 chip or a GPU with 16 GB; for sharing see paper_t5.py.
 Time: not measured. Three sweeps of 77 points, 500 texts, 3 trials are 346,500
-decodes; at .1 s each some 10 hours.
+decodes; at .1 s each, assumed, some 10 hours.
 Result: three folders in runs/paper_top_p, each with a table, a picture and a
 report.
 Published (Narasimhan et al., 2025): the paper has curves with top-p; we know no

@@ -94,7 +94,8 @@ DATASETS = {x.name: x for x in (
         pool=100_000),
     Dataset(
         'cnn_dailymail', 'cnn_dailymail:3.4.0', _TRAIN, 'validation',
-        2048, 128, ('ROUGE-2', 'ROUGE-1', 'ROUGE-Lsum'), records.cnn_dailymail,
+        2048, 128, ('ROUGE-2', 'ROUGE-1', 'ROUGE-L', 'ROUGE-Lsum'),
+        records.cnn_dailymail,
         _t5('summarize: {article}'),
         templates.Template(
             'Article: {article:6000}\n\nHighlights of the article, in three or '

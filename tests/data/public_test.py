@@ -276,6 +276,36 @@ def test_misuse_is_refused(kwargs, message, data):
     _prompts(**{'name': 'trivia_qa', 'data': data, **kwargs})
 
 
+@pytest.mark.parametrize('name', WANTED)
+def test_metrics_take_the_targets_of_their_task(name, data):
+  """The right answer, whatever a model writes behind it, and others' answers.
+
+  Where any of several will do, the last one.
+  """
+  from spec_cascades.data import public_datasets
+  from spec_cascades.evaluation import public_examples
+
+  chosen = public_datasets.find(name)
+  task = _register(name, data, style='few_shot', shots=int(name in SOLVED),
+                   metric_fns=public_examples.metric_fns(name))
+  rows = _rows(task, chosen.lengths('few_shot'), chosen.evaluated)[:3]
+  read = lambda text, row, is_target: task.postprocess_fn(
+      text, example=row, is_target=is_target)
+  targets = [read('', row, True) for row in rows]
+  last = name in ('web_questions', 'natural_questions', 'trivia_qa')
+  texts = [x[-1] if last else row['targets_pretokenized'].decode()
+           for x, row in zip(targets, rows)]
+  said = [read(f' {x}{chosen.few_shot.stop}\nand so on', row, False)
+          for x, row in zip(texts, rows)]
+  score = lambda predictions: {name: x for metric in task.metric_fns
+                               for name, x in metric(targets, predictions)
+                               .items()}
+  right, wrong = score(said), score(said[1:] + said[:1])
+  assert right == dict.fromkeys(chosen.metrics, pytest.approx(100.))
+  partly = name in ('wmt14_ende', 'cnn_dailymail', 'xsum')
+  assert all(0 < x < 100 if partly else x == 0 for x in wrong.values())
+
+
 def test_the_evaluator_scores_answers_against_all_references(data):
   import numpy as np
   import seqio

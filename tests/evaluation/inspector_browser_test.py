@@ -67,6 +67,13 @@ def test_keys_walk_along_a_text_and_to_the_next(visit, summary):
   says(tip, tokens[0])
   page.keyboard.press('ArrowRight')
   says(tip, tokens[1])
+  page.keyboard.press('ArrowLeft')
+  says(tip, tokens[0])
+  page.keyboard.press('ArrowLeft')                 # the text begins here
+  says(tip, tokens[0])
+  page.keyboard.press('End')
+  page.keyboard.press('Home')
+  says(tip, tokens[0])
   page.keyboard.press('End')
   page.keyboard.press('ArrowRight')                # the text ends here
   says(tip, tokens[-1])
@@ -79,6 +86,16 @@ def test_keys_walk_along_a_text_and_to_the_next(visit, summary):
   assert f'#{focus}' == TIP
   page.keyboard.press('Escape')
   assert tip.is_hidden()
+
+
+def test_what_the_pointer_leaves_goes_back_to_the_focus(visit, summary):
+  page = visit()
+  tip = page.locator(TIP)
+  token(page, 3, 0).focus()
+  token(page, 2, 1).hover()
+  says(tip, drawn(summary, page, 2)[1])
+  page.mouse.move(1, 1)
+  says(tip, drawn(summary, page, 3)[0])
 
 
 def test_a_tap_shows_probabilities_and_another_place_hides_them(

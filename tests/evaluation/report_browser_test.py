@@ -114,6 +114,50 @@ def test_the_legend_hides_and_shows_a_curve_in_all_panels(visit):
   assert all(x.is_visible() for x in curve.all())
 
 
+def test_the_legend_lights_a_curve_in_all_panels(visit):
+  page = visit(reduced_motion='reduce')
+  button = page.get_by_role('button', name='Chow')
+  lit = lambda: page.locator('.curve.on').evaluate_all(
+      'all => all.map(x => x.dataset.curve)')
+  away = lambda: page.mouse.move(1, 1)
+  for light, leave in ((button.hover, away), (button.focus, button.blur)):
+    light()
+    assert lit() == [button.get_attribute('data-curve')] * 2
+    assert opacity(page, '.curve:not(.on)') < .5
+    leave()
+    assert not lit()
+  button.click()                                   # what is hidden stays so
+  button.blur()
+  button.focus()
+  assert not lit()
+
+
+def test_a_row_lights_its_point(visit, summary):
+  page = visit(reduced_motion='reduce')
+  _, point = find(summary, 'Lossy', .3)
+  link, lit = page.locator(f'a[href="{point}"]'), page.locator(f'{point}.on')
+  away = lambda: page.mouse.move(1, 1)
+  for light, leave in ((link.hover, away), (link.focus, link.blur)):
+    light()
+    assert lit.count() == 1 == page.locator('.point.on').count()
+    assert page.locator('#tip').is_hidden()
+    leave()
+    assert not page.locator('.on').count()
+
+
+def test_what_the_pointer_leaves_goes_back_to_the_focus(visit, summary):
+  page = visit(reduced_motion='reduce')
+  (first, at), (second, over) = (find(summary, 'Lossy', .3),
+                                 find(summary, 'TokenV3', .8))
+  page.locator(at).focus()
+  for _ in range(2):
+    assert figures(page) == expected(first)
+    page.mouse.move(*centre(page, over))
+    assert figures(page) == expected(second)
+    page.mouse.move(1, 1)
+  assert figures(page) == expected(first)
+
+
 def test_a_plot_stays_in_the_tab_order_when_its_first_curve_is_hidden(
     visit, summary):
   page = visit()
@@ -146,6 +190,8 @@ def test_all_intervals_show_on_demand(visit):
   assert opacity(page, '.point .whisker') == 0
   page.get_by_role('button', name='all intervals').click()
   assert opacity(page, '.point .whisker') > .4
+  page.get_by_role('button', name='all intervals').click()
+  assert opacity(page, '.point .whisker') == 0
 
 
 def test_a_tap_shows_the_figures_and_another_leads_to_the_row(visit, summary):
@@ -155,6 +201,15 @@ def test_a_tap_shows_the_figures_and_another_leads_to_the_row(visit, summary):
   assert figures(page) == expected(row)
   page.touchscreen.tap(*centre(page, point))
   assert focused(page) == point
+
+
+def test_a_tap_elsewhere_hides_the_figures(visit, summary):
+  page = visit(360, 640, has_touch=True, reduced_motion='reduce')
+  row, point = find(summary, 'Lossy', .7)
+  page.touchscreen.tap(*centre(page, point))
+  assert figures(page) == expected(row)
+  page.locator('h1').tap()
+  assert page.locator('#tip').is_hidden()
 
 
 @pytest.mark.parametrize('width', [360, 900, 1600])

@@ -9,6 +9,7 @@ from spec_cascades.evaluation import contests
 from spec_cascades.evaluation import findings
 from spec_cascades.evaluation import frontier
 from spec_cascades.evaluation import points
+from spec_cascades.evaluation import rules
 from spec_cascades.evaluation import sweep as sweep_lib
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -23,7 +24,8 @@ import sweep  # noqa: E402
     ('paper_temperatures', ('token rules are no slower', "OPT's lead",
                             'sequential cascades')),
     ('paper_gammas', ('a larger gamma reaches', 'a larger gamma is slower')),
-    ('paper_lossy', ('Lossy with beta = 1',))])
+    ('paper_lossy', ('Lossy with beta = 1',)),
+    ('paper_rules', ('Lossy with beta = 1',))])
 def test_each_has_curves_for_its_claims(name, claims):
   for files, bindings in sweep.several(ROOT / 'configs' / f'{name}.py'):
     _cli.configure(files, bindings)
@@ -36,6 +38,15 @@ def test_each_has_curves_for_its_claims(name, claims):
     told = {x.claim for x in found if x.verdict != findings.ABSENT}
     for claim in claims:
       assert any(x.startswith(claim) for x in told), claim
+
+
+def test_together_they_have_every_rule_and_baseline():
+  found = set()
+  for path in (ROOT / 'configs').glob('paper_*.py'):
+    for files, bindings in sweep.several(path):
+      _cli.configure(files, bindings)
+      found |= {x.rule for x in _cli.call(sweep_lib.Sweep).curves}
+  assert found == {*rules.RULES.values(), *rules.BASELINES.values()}
 
 
 def test_the_lead_of_opt_is_told_at_1_and_0():

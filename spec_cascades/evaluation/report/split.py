@@ -18,8 +18,8 @@ MEANING = (
     'part is repeated, and by what else the machine did.')
 ALONE = (
     'Verification is the forward passes of the model that decodes: of a model '
-    'alone all of them. Baselines and drafts by n-grams are left out: their '
-    'rounds differ in cost.')
+    'alone all of them. Baselines, and drafters whose drafts differ in length '
+    'or may be empty, are left out: their rounds differ in cost.')
 
 
 def bars(splits: Sequence[split_lib.Split]) -> str:
