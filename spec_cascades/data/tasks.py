@@ -88,7 +88,7 @@ def _bleu_signatures(targets: Sequence[Reference]) -> dict[str, str]:
 def rouge(
     targets: Sequence[Reference], predictions: Sequence[str]
 ) -> dict[str, float]:
-  """Mean ROUGE-1, -2, -L, -Lsum F1 on all and on distinct examples, 0 to 100."""
+  """Mean ROUGE-1, -2, -L, -Lsum F1 on all and on distinct texts, 0 to 100."""
   scorer = rouge_scorer.RougeScorer(_ROUGE_TYPES, use_stemmer=True)
 
   def score(references, hypotheses, suffix):
