@@ -20,8 +20,10 @@ _stamp=.venv/installed-$(cat requirements.txt "$_requirements" pyproject.toml |
 if [ ! -e "$_stamp" ]; then
   echo "setup: installing $_requirements into .venv (some minutes, once)"
   .venv/bin/python -m pip install --quiet --disable-pip-version-check \
-    -r "$_requirements" 2>.venv/pip.log ||
+    --no-compile -r "$_requirements" 2>.venv/pip.log ||
     { cat .venv/pip.log >&2; exit 1; }
+  # pip compiles on one core, this on all; a package's broken samples may stay.
+  .venv/bin/python -m compileall -q -j 0 .venv/lib >/dev/null 2>&1 || true
   .venv/bin/python -m pip install --quiet --disable-pip-version-check \
     --no-deps -e . 2>>.venv/pip.log || { cat .venv/pip.log >&2; exit 1; }
   touch "$_stamp"

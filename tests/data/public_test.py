@@ -302,8 +302,9 @@ def test_metrics_take_the_targets_of_their_task(name, data):
                                .items()}
   right, wrong = score(said), score(said[1:] + said[:1])
   assert right == dict.fromkeys(chosen.metrics, pytest.approx(100.))
-  partly = name in ('wmt14_ende', 'cnn_dailymail', 'xsum')
-  assert all(0 < x < 100 if partly else x == 0 for x in wrong.values())
+  for metric, x in wrong.items():      # some count common words
+    partly = metric.startswith(('BLEU', 'ROUGE', 'TriviaQA-F1'))
+    assert 0 < x < 100 if partly else x == 0, metric
 
 
 def test_the_evaluator_scores_answers_against_all_references(data):
