@@ -27,11 +27,10 @@ from spec_cascades.models import features
 from spec_cascades.models import heads
 from tests import ggufs
 
+pytestmark = pytest.mark.slow
 SOURCES = [x.source for x in examples.read()][:4]
 CASES = [(kind, name) for kind, names in besides.NAMES.items()
          for name in names]
-# Decoded in any case; of the others it takes a slow test.
-QUICK = ('medusa', 'eagle', 'pass')
 
 
 @pytest.fixture(scope='module')
@@ -74,9 +73,7 @@ def test_a_part_is_the_same_drafter_with_the_verifiers_own_arrays(
   jax.tree.map(lambda x, y: x is y or pytest.fail('a copy'), part[1], again[1])
 
 
-@pytest.mark.parametrize('kind, name', [pytest.param(
-    *x, marks=() if x[1] in QUICK and x[0] != 'shared' else pytest.mark.slow)
-                                        for x in CASES])
+@pytest.mark.parametrize('kind, name', CASES)
 def test_it_decodes_as_the_whole_export_token_for_token(place, kind, name):
   """Greedy as the verifier alone, too; and drafts are accepted, but a tree's.
   """

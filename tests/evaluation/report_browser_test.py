@@ -212,7 +212,8 @@ def test_a_tap_elsewhere_hides_the_figures(visit, summary):
   assert page.locator('#tip').is_hidden()
 
 
-@pytest.mark.parametrize('width', [360, 900, 1600])
+@pytest.mark.parametrize('width', [360, *(
+    pytest.param(x, marks=pytest.mark.slow) for x in (900, 1600))])
 def test_nothing_is_wider_than_the_window(visit, width):
   page = visit(width)
   assert page.evaluate('document.documentElement.scrollWidth') == width

@@ -29,7 +29,7 @@ from tests.scripts import cli_test
 from training.runs import run_of
 
 QUIET = dict(log=lambda line: None)
-pytestmark = pytest.mark.usefixtures('promotion')
+pytestmark = [pytest.mark.usefixtures('promotion'), pytest.mark.slow]
 KINDS = ('heads', 'features', 'masks')
 OBJECTIVES = dict(heads=ahead.Ahead(distillation=losses.Distillation()),
                   masks=ahead.Ahead(1., losses.Distillation()),
