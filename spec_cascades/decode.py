@@ -82,7 +82,8 @@ class GenSpecSample:
     """One round. Returns the new state and everything there is to see."""
     propose, verify = round_keys(state.keys, state.stats.rounds)
     ctx = types.Context(state.tokens, state.lengths, state.cache, warp,
-                        target.uses_q, ~state.done)
+                        target.uses_q, ~state.done,
+                        getattr(target, 'reads_q', None))
     with jax.named_scope('drafting'):
       whole, drafter = self.drafter.propose(
           draft_params, state.drafter, ctx, propose)

@@ -41,8 +41,10 @@ def test_prefill_in_chunks_is_prefill(chunk):
   assert_same_slots(a, b, 1e-5)
 
 
-@pytest.mark.parametrize('target', [targets.Lossless(), targets.Chow(.4)],
-                         ids=['gamma', 'gamma+1'])
+@pytest.mark.parametrize('target', [
+    targets.Lossless(), targets.Chow(.4),
+    targets.Choice((targets.Lossless(), targets.Chow(.4)), jnp.int32(0))],
+                         ids=['gamma', 'gamma+1', 'either'])
 @pytest.mark.parametrize('name', ['chain', 'stop', 'distinct'])
 def test_caches_equal_a_fresh_prefill_after_every_round(name, target):
   """Of both models; rules without q may owe the drafter its last slot."""
@@ -57,7 +59,7 @@ def test_caches_equal_a_fresh_prefill_after_every_round(name, target):
     assert_same_slots(state.cache, READ(BIG, PB, read, 32)[1])
     cache = state.drafter
     np.testing.assert_array_equal(cache.length, state.lengths - 1)
-    if not target.uses_q:
+    if not isinstance(target, targets.Chow):
       _, cache = REREAD(SMALL, params, cache, state.tokens)
       cache = cache.truncate(cache.length - 1)
     assert_same_slots(cache, READ(SMALL, PS, read, 32)[1])

@@ -67,7 +67,7 @@ class Adaptive(Around):
   def propose(self, params: Any, state: Record, ctx: types.Context,
               keys: Key[Array, 'B']) -> tuple[types.Draft, Record]:
     """A sampled chain, shorter in rows where more is not worth it."""
-    chain = self.chain.replace(most=self._length(state, ctx.leaf_q))
+    chain = self.chain.replace(most=self._length(state, ctx.leaf_steps))
     draft, cache = chain.propose(params, state.cache, ctx, keys)
     return draft, state.replace(cache=cache)
 
@@ -84,12 +84,12 @@ class Adaptive(Around):
         live(self.memory * state.judged + tried.astype(jnp.float32),
              state.judged))
 
-  def _length(self, state: Record, leaf_q: bool) -> Int[Array, 'B']:
+  def _length(self, state: Record, leaf: int | Array) -> Int[Array, 'B']:
     """The best draft length of every row."""
     rate = state.accepted / jnp.maximum(state.judged, 1e-6)
     counts = jnp.arange(self.num_nodes, dtype=jnp.float32)[None]
     # Of drafts of 1, 2, ... tokens.
     tokens = jnp.cumsum(rate[:, None] ** counts, -1)[:, 1:]
     spent = 1 + types.rows(self.cost, tokens) * (
-        counts[:, 1:] + float(leaf_q))
+        counts[:, 1:] + jnp.asarray(leaf, jnp.float32))
     return 1 + jnp.argmax(tokens / spent, -1).astype(jnp.int32)

@@ -21,7 +21,8 @@ class Chain(Line, Late, Cached):
 
   Rules that use q need it at the last node too: gamma + 1 steps, the last of
   which also writes the last draft's key/values. Other rules take gamma steps;
-  the first call of a round then feeds the last two committed tokens.
+  the first call of a round then feeds the last two committed tokens, as it does
+  where a traced index chooses among rules of both kinds.
 
   A `stop` may look at q of a node before a child is drawn, never at the child:
   dropping a child for its own q would bias the law. A row drafts at most `most`
@@ -48,8 +49,9 @@ class Chain(Line, Late, Cached):
   def propose(self, params: Any, state: Any, ctx: types.Context,
               keys: Key[Array, 'B']) -> tuple[types.Draft, Any]:
     """A sampled chain, and q at every node that was visited."""
-    cache, first, unread = state, None, self.late + (not ctx.leaf_q)
-    if unread:
+    cache, first = state, None
+    written = ctx.leaf_q and ctx.leaf_read is None   # the last draft, always
+    if unread := self.late + (not written):
       first, cache = prefill.reread(self.lm, params, state, ctx.tokens,
                                     unread + 1)
     draft, cache = growing.grown(

@@ -29,7 +29,7 @@ def grown(lm: Any, params: Any, cache: Any, ctx: types.Context,
     most: Draws of a row, a number or [B]; None: `length`.
     first: The root's hidden state [B, E], if the cache has the root.
   """
-  b, leaf = len(ctx.lengths), int(ctx.leaf_q)
+  b, leaf = len(ctx.lengths), ctx.leaf_steps
   full = stop is None and most is None
   most = jnp.asarray(length if most is None else most, jnp.int32)
   if not full and ctx.live is not None:    # nobody waits for a row that is done

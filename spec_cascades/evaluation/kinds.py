@@ -50,6 +50,8 @@ class Kind:
   Attributes:
     make: (pair, gamma, what was read) -> a drafter and its parameters.
     q: Whether it has q, which rules may read; of heads, where one is spare.
+    lazy: Whether rules that read q and rules that don't may share a program:
+      it takes the step for q at a leaf only where the rule at hand reads it.
     small: Whether it takes the pair's small model; a model that it may read
       takes its place.
     read: (path, pair) -> what it reads, and SHA-256 of that.
@@ -61,6 +63,7 @@ class Kind:
   """
   make: Callable[[pairs.Pair, int, Any], tuple[Any, Any]]
   q: bool = True
+  lazy: bool = False
   small: bool = True
   read: Callable[[str, pairs.Pair], tuple[Any, str]] | None = None
   needs: str = ''
@@ -263,13 +266,14 @@ _LOOKED_UP = dict(small=False, cost=estimated.nothing)
 KINDS = dict(
     null=Kind(lambda pair, gamma, part: (null.Null(), None), q=False,
               **_LOOKED_UP),
-    chain=Kind(_chain), tracking=Kind(_tracking, even=False),
+    chain=Kind(_chain, lazy=True),
+    tracking=Kind(_tracking, lazy=True, even=False),
     cascade=Kind(_cascade, even=False),
     horizontal=Kind(_horizontal, q=False, even=False),
     ouroboros=Kind(_ouroboros, read=_datastore, even=False),
     adaptive=Kind(_adaptive, read=_file(lambda x: costs.read(x).times),
                   needs='step times of scripts/benchmark.py steps --output',
-                  even=False),
+                  lazy=True, even=False),
     tree=Kind(_tree, read=_file(lambda x: shapes.read(x).parents)),
     spectr=Kind(_spectr),
     specinfer=Kind(_specinfer, read=attached.whole,
@@ -294,11 +298,11 @@ KINDS = dict(
     space=Kind(attached.masks_behind_each, **_MASKS),
     rest=Kind(_rest, q=False, read=_datastore, even=False,
               needs='a datastore of scripts/build_datastore.py', **_LOOKED_UP),
-    skip=Kind(_skip, small=False, cost=estimated.part(1 / 3)),
+    skip=Kind(_skip, lazy=True, small=False, cost=estimated.part(1 / 3)),
     exit=Kind(_exit, small=False, cost=estimated.part(1 / 3)),
     pipelined=Kind(_pipelined, small=False, cost=estimated.part(1 / 2)),
     retrieved=Kind(_retrieved, small=False, cost=_WHOLE),
     triforce=Kind(_triforce, even=False, cost=None),
-    sublayers=Kind(_sublayers, small=False, read=_skipped, even=False,
+    sublayers=Kind(_sublayers, lazy=True, small=False, read=_skipped, even=False,
                    needs='what scripts/search_layers.py wrote', cost=None),
     **{'pass': Kind(attached.masks_behind_root, **_MASKS)})

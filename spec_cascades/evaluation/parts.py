@@ -69,7 +69,8 @@ def _drafts(steps, spec, draft_params, found, keys, target, warp):
 
   def propose(i, drafter, tokens):
     own, _ = decode.round_keys(keys, jnp.full(len(keys), i))
-    ctx = types.Context(tokens, lengths, cache, warp, target.uses_q)
+    ctx = types.Context(tokens, lengths, cache, warp, target.uses_q,
+                        leaf_read=getattr(target, 'reads_q', None))
     return spec.drafter.propose(draft_params, drafter, ctx, own)
 
   def body(i, carry):

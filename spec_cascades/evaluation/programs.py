@@ -1,12 +1,14 @@
 """The compiled programs of a sweep: few, whatever the number of points.
 
 A program is a drafter, a draft length and a length bucket. Thresholds,
-temperatures and the choice among rules are traced: rules that read q ride in
-one `Choice`, rules that don't in another, since they draft one token less.
-A baseline is a program of its own.
+temperatures and the choice among rules are traced: all rules of a drafter ride
+in one `Choice`, if it takes the step that only some of them need where it is
+needed (`kinds.Kind.lazy`); if not, those that read q in one, those that don't
+in another. A baseline is a program of its own.
 """
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 from typing import Any, Callable, Iterable, Sequence
@@ -43,7 +45,8 @@ class Name:
   model: str
   drafter: str
   gamma: int
-  uses_q: bool
+  family: tuple[str, ...] = ()  # labels of the rules to choose among
+  part: str = ''                # of all rules, if these are not all
   baseline: str = ''            # its label
 
   def __str__(self) -> str:
@@ -51,8 +54,7 @@ class Name:
       return self.baseline
     if not self.drafter:
       return f'{self.model} alone'
-    kind = 'with' if self.uses_q else 'without'
-    return f'{self.drafter}, gamma {self.gamma}, rules {kind} q'
+    return f'{self.drafter}, gamma {self.gamma}{self.part}'
 
 
 class Programs:
@@ -64,19 +66,27 @@ class Programs:
     by_name = {rules.label(curve.rule): curve.rule for curve in curves}
     self._baselines = {name: rule for name, rule in by_name.items()
                        if rule.__name__ in rules.BASELINES}
-    self._labels = {rule: name for name, rule in by_name.items()}
-    self._rules = {q: tuple(r for name, r in sorted(by_name.items())
-                            if r.uses_q == q and name not in self._baselines)
-                   for q in (False, True)}
+    self._rules = by_name
+    self._drafted = collections.defaultdict(set)      # by drafter, its rules
+    for curve in curves:
+      self._drafted[curve.drafter].add(rules.label(curve.rule))
     # What a call needs is made once: the clock must not see it.
     self._spec = functools.lru_cache(maxsize=None)(self._make_spec)
     self._target = functools.lru_cache(maxsize=None)(self._make_target)
 
   def name(self, point: points_lib.Point) -> Name:
     """The program that a point runs on."""
-    own = point.rule if point.rule in self._baselines else ''
-    uses_q = any(self._labels[x] == point.rule for x in self._rules[True])
-    return Name(point.model, point.drafter, point.gamma, uses_q, own)
+    shared = functools.partial(Name, point.model, point.drafter, point.gamma)
+    if point.rule in self._baselines:
+      return shared(baseline=point.rule)
+    if not point.rule:
+      return shared()
+    every = sorted(self._drafted[point.drafter] - set(self._baselines))
+    reads = self._rules[point.rule].uses_q
+    some = tuple(name for name in every if self._rules[name].uses_q == reads)
+    if drafting.split(point.drafter)[0].lazy or len(some) == len(every):
+      return shared(tuple(every))
+    return shared(some, f', rules {"with" if reads else "without"} q')
 
   def most(self, points: Iterable[points_lib.Point], buckets: Sequence[Bucket],
            plan: Any) -> int:
@@ -151,11 +161,13 @@ class Programs:
     if point.rule in self._baselines:
       rule = self._baselines[point.rule](alpha=jnp.float32(point.alpha))
       return jax.tree.map(jnp.asarray, rule)
-    family = self._rules[self.name(point).uses_q]
-    index = [self._labels[rule] for rule in family].index(point.rule)
-    made = tuple(_traced(rule, point.alpha if i == index else None)
-                 for i, rule in enumerate(family))
-    return made[0] if len(made) == 1 else targets.Choice(made, jnp.int32(index))
+    family = self.name(point).family
+    made = tuple(
+        _traced(self._rules[x], point.alpha if x == point.rule else None)
+        for x in family)
+    if len(made) == 1:
+      return made[0]
+    return targets.Choice(made, jnp.int32(family.index(point.rule)))
 
 
 def _traced(rule: Any, alpha: float | None) -> Any:

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from spec_cascades import check
 from spec_cascades import struct
@@ -51,6 +51,12 @@ class Choice:
   def uses_q(self) -> bool:
     """Whether any of the rules does."""
     return any(rule.uses_q for rule in self.rules)
+
+  @property
+  def reads_q(self) -> Bool[Array, ''] | None:
+    """Whether the chosen one does; None where all do or none does."""
+    each = [rule.uses_q for rule in self.rules]
+    return jnp.array(each)[self.index] if len(set(each)) > 1 else None
 
   def validate(self, batch: int | None = None) -> None:
     """Raises ValueError for no rules, a bad index or alpha; host only."""

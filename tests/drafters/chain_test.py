@@ -73,7 +73,7 @@ def test_a_stop_reads_q_before_the_temperature():
   assert (draft.tree.parents == -1).all()
 
 
-def model_calls(length, *, leaf_q=True, live=None, **options):
+def model_calls(length, *, leaf_q=True, live=None, leaf_read=None, **options):
   """How often two rows' chain called its model, and what it says it did."""
   calls = []
 
@@ -87,7 +87,8 @@ def model_calls(length, *, leaf_q=True, live=None, **options):
   drafter = chain.Chain(lm, length, **options)
   state = drafter.init(Q, prompt(2), None, 20)
   ctx = types.Context(prompt(2).prefix, prompt(2).prefix_lengths, None,
-                      warp.Warp(), leaf_q, live and jnp.asarray(live))
+                      warp.Warp(), leaf_q, live and jnp.asarray(live),
+                      None if leaf_read is None else jnp.asarray(leaf_read))
   jax.effects_barrier()
   calls.clear()
   first = lambda d, s, c: d.propose(Q, s, c, keys(2))[0]
@@ -114,6 +115,29 @@ def test_a_shorter_chain_takes_no_step_that_nobody_reads(most, leaf_q):
   uneven = jnp.array([1, most])
   assert model_calls(4, most=uneven, leaf_q=leaf_q) == (
       steps, [1 + leaf_q, steps])
+
+
+@pytest.mark.parametrize('read', [True, False])
+def test_a_leaf_that_a_traced_rule_does_not_read_costs_no_step(read):
+  """And none at all, read or not, where the target can't ask for q."""
+  assert model_calls(4, leaf_read=read) == (4 + read, [4 + read] * 2)
+  assert model_calls(4, leaf_q=False, leaf_read=read) == (4, [4, 4])
+
+
+@pytest.mark.parametrize('heat', [0., .8])
+@pytest.mark.parametrize('rule', [targets.Lossless(), targets.Chow(.4)],
+                         ids=['without q', 'with q'])
+def test_a_rule_among_others_decodes_as_it_does_alone(rule, heat):
+  """Tokens, and all that is counted; the last draft's slot is written late."""
+  kept = chain.Below(jnp.float32(.3))
+  family = targets.Lossless(), targets.TokenV3(.2), targets.Chow(.4)
+  index = [type(x) for x in family].index(type(rule))
+  for drafter in (chain.Chain(LM, 3), chain.Chain(LM, 3, kept)):
+    spec = decode.GenSpecSample(LM, drafter, 30, eos=-1)
+    alone, among = (spec(P, Q, prompt(64), keys(64), x, warp.Warp(heat))
+                    for x in (rule, targets.Choice(family, jnp.int32(index))))
+    np.testing.assert_array_equal(among.tokens, alone.tokens)
+    jax.tree.map(np.testing.assert_array_equal, among.stats, alone.stats)
 
 
 def test_a_perfect_drafter_is_always_accepted():
