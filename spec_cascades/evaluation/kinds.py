@@ -303,6 +303,7 @@ KINDS = dict(
     pipelined=Kind(_pipelined, small=False, cost=estimated.part(1 / 2)),
     retrieved=Kind(_retrieved, small=False, cost=_WHOLE),
     triforce=Kind(_triforce, even=False, cost=None),
-    sublayers=Kind(_sublayers, lazy=True, small=False, read=_skipped, even=False,
-                   needs='what scripts/search_layers.py wrote', cost=None),
+    sublayers=Kind(_sublayers, lazy=True, small=False, read=_skipped,
+                   needs='what scripts/search_layers.py wrote',
+                   even=False, cost=None),
     **{'pass': Kind(attached.masks_behind_root, **_MASKS)})

@@ -22,7 +22,8 @@ def names(curves):
 @pytest.mark.parametrize('drafter, want', [
     ('chain', {'chain, gamma 3'}), ('tracking', {'tracking, gamma 3'}),
     ('skip', {'skip, gamma 3'}),
-    ('tree', {'tree, gamma 3, rules with q', 'tree, gamma 3, rules without q'})])
+    ('tree', {'tree, gamma 3, rules with q',
+              'tree, gamma 3, rules without q'})])
 def test_rules_share_a_program_where_none_pays_for_another(drafter, want):
   curves = [curve(rule, drafter=drafter) for rule in RULES]
   assert set(map(str, names(curves))) == want
