@@ -19,8 +19,9 @@ import _cli
 def _parser() -> argparse.ArgumentParser:
   parser = _cli.text_parser(__doc__)
   add = parser.add_argument
-  add('--texts', type=int, default=32, help='inputs to calibrate on, of the '
-      'validation split or from the file (default: %(default)s)')
+  add('--texts', type=int, default=32, help='inputs to calibrate on: the first '
+      'of the validation split that the model takes, or of the file (default: '
+      '%(default)s)')
   add('--gamma', type=int, default=4, help='draft length')
   add('--trials', type=int, default=200, help='sets of sublayers to judge')
   add('--max_length', type=int, default=64, help='output tokens at most')
@@ -36,8 +37,7 @@ def main(args: Sequence[str]) -> None:
   for name in ('texts', 'trials', 'max_length'):
     check.interval(f'--{name}', getattr(flags, name), 1, 10**6, whole=True)
   check.gamma(flags.gamma)
-  lines = list(itertools.islice(_cli.texts(flags, 'source', 'validation'),
-                                flags.texts))
+  texts = _cli.texts(flags, 'source', 'validation')
   from spec_cascades.evaluation import examples
   from spec_cascades.evaluation import pairs
   from spec_cascades.evaluation import skipping
@@ -45,6 +45,10 @@ def main(args: Sequence[str]) -> None:
   given = {} if flags.verifier is None else dict(verifier=flags.verifier)
   pair = pairs.load(**given, drafter=None, progress=_cli.loading_bar())
   skipping.check_installed()
+  if flags.corpora is not None:        # they were not made for this model
+    texts = (x for x in texts if
+             len(pair.vocabulary.encode(x)) <= pair.max_input_length)
+  lines = list(itertools.islice(texts, flags.texts))
   rows = [examples.encode(pair.vocabulary, line, pair.max_input_length,
                           what=f'Text {i}') for i, line in enumerate(lines, 1)]
   search = skipping.Search(pair, rows, gamma=flags.gamma,

@@ -2,10 +2,14 @@
 from __future__ import annotations
 
 import collections
+from concurrent import futures
 import contextlib
 import dataclasses
 import itertools
-from typing import Any, Callable, Iterable, Iterator, Mapping, Sequence
+import os
+from typing import (
+    Any, Callable, Iterable, Iterator, Mapping, NamedTuple, Sequence)
+import weakref
 
 from spec_cascades.evaluation import pairs
 from spec_cascades.evaluation import points as points_lib
@@ -15,6 +19,9 @@ from spec_cascades.evaluation import timing
 from spec_cascades.evaluation import work
 
 COLLECT_EVERY = 100           # timed decodes between garbage collections
+# XLA has threads of its own for each program: on two cores one at a time is as
+# fast as two.
+THREADS = max(1, min(8, (os.cpu_count() or 1) // 4))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,8 +68,27 @@ class Outcome:
   seconds: float = 0.
 
 
+class _Case(NamedTuple):
+  """What programs are compiled for."""
+  name: programs_lib.Name
+  bucket: programs_lib.Bucket
+  size: int
+
+
+class _Coming(NamedTuple):
+  """A program that is being compiled: for which points, and how it is called.
+  """
+  keys: tuple[str, ...]
+  call: tuple[Any, ...]
+  log: futures.Future[timing.CompileLog]
+
+
 class Decoder:
-  """Holds the compiled programs of a job; a point that fails spares others."""
+  """Holds the compiled programs of a job; a point that fails spares others.
+
+  Programs are compiled in threads beside whatever is decoded meanwhile, but all
+  are there before the clock runs.
+  """
 
   def __init__(self, job: Job):
     """Puts prompts' keys on the device; compiles nothing."""
@@ -71,48 +97,83 @@ class Decoder:
     self._prompts = programs_lib.Prompts(job.rows, job.buckets, job.seed,
                                          job.pair.prompt, job.pair.verifier.lm)
     self._count = 0
+    self._say = lambda what: None
+    self._failed: set[str] = set()
+    self._waiting: dict[_Case, _Coming] = {}       # for their first use
+    self._pool = futures.ThreadPoolExecutor(THREADS)
+    # Who gives up the sweep does not wait for what is not compiled yet.
+    weakref.finalize(self, self._pool.shutdown, wait=False, cancel_futures=True)
 
   def prepare(self, decodes: Iterable[work.Decode],
               say: Callable[[str], None] = lambda what: None
               ) -> Iterator[Outcome]:
-    """Compiles and warms up each program that decodes need, once.
+    """Has each program that decodes need compiled and warmed up, once.
+
+    Those of decodes that nobody times are waited for in `decode`, where others
+    may be done meanwhile.
 
     Args:
       decodes: All that this process may be asked for.
-      say: Is told what is being compiled.
+      say: Is told what is waited for, and when the wait is over.
     """
-    users, failed = collections.defaultdict(list), set()
-    plan = self._job.plan
-    for key, example, trial in decodes:
-      size = plan.timed_batch if trial in plan.clocked else plan.batch
-      name = self._programs.name(self._job.points[key])
-      users[name, self._prompts.buckets[example], size].append((key, example))
-    keys = {key for some in users.values() for key, _ in some}
+    self._say, plan = say, self._job.plan
+    users = collections.defaultdict(list)
+    for decode in decodes:
+      users[self._case(decode)].append(decode)
+    keys = {key for some in users.values() for key, _, _ in some}
     self._programs.prepare(self._job.points[key] for key in keys)
-    for (name, bucket, size), some in users.items():
-      some = [user for user in some if user[0] not in failed]
-      if some:
-        say(f'compiling {name}')
-        yield (out := self._compiled(str(name), bucket, size, some))
-        failed.update(out.failed)
+    for case, some in users.items():
+      key, example, _ = some[0]
+      call = self._job.points[key], *self._prompts(example, size=case.size)
+      self._waiting[case] = _Coming(
+          tuple(dict.fromkeys(key for key, _, _ in some)), call,
+          self._pool.submit(self._programs.ahead, *call))
+    if not plan.staged:
+      yield from self._ready(list(self._waiting))
     for group in work.grouped(self._prompts.buckets[:plan.timed],
                               plan.timed_batch):
       self._prompts(*group, size=plan.timed_batch)   # the clock must not see it
 
   def decode(self, unit: work.Unit) -> Iterator[Outcome]:
     """Outcomes of a unit, as they come; call it in `timing.quiet`."""
-    return (self._timed if unit.timed else self._batched)(unit.decodes)
+    # Nothing may be compiled beside the clock.
+    yield from self._ready(list(self._waiting) if unit.timed else
+                           dict.fromkeys(map(self._case, unit.decodes)))
+    if left := [d for d in unit.decodes if d[0] not in self._failed]:
+      yield from (self._timed if unit.timed else self._batched)(left)
 
-  def _compiled(self, name, bucket, size, users) -> Outcome:
-    key, example = users[0]
-    prompt = self._prompts(example, size=size)
-    with _excused(*dict.fromkeys(key for key, _ in users)) as failed:
-      seconds, log = timing.timed(self._programs.compile,
-                                  self._job.points[key], *prompt)
+  def _case(self, decode: work.Decode) -> _Case:
+    key, example, trial = decode
+    plan = self._job.plan
+    return _Case(self._programs.name(self._job.points[key]),
+                 self._prompts.buckets[example],
+                 plan.timed_batch if trial in plan.clocked else plan.batch)
+
+  def _ready(self, cases: Iterable[_Case]) -> Iterator[Outcome]:
+    """Waits for programs that have not been waited for yet."""
+    some = [case for case in cases if case in self._waiting]
+    for case in some:
+      coming = self._waiting.pop(case)
+      if self._failed.issuperset(coming.keys):
+        coming.log.cancel()
+        continue
+      self._say(f'compiling {case.name}')
+      yield (out := self._compiled(case, coming))
+      self._failed.update(out.failed)
+    if some:
+      timing.collect()
+      self._say('decoding')
+
+  def _compiled(self, case, coming) -> Outcome:
+    def run():
+      return coming.log.result() + self._programs.compile(*coming.call)
+
+    with _excused(*coming.keys) as failed:
+      seconds, log = timing.timed(run)
       return Outcome(compiled=dict(
-          program=name, programs=log.programs, rows=size,
-          bucket=[bucket.width, bucket.max_length], seconds=log.seconds),
-                     seconds=seconds)
+          program=str(case.name), programs=log.programs, rows=case.size,
+          bucket=[case.bucket.width, case.bucket.max_length],
+          seconds=log.seconds), seconds=seconds)
     return Outcome(failed=failed)
 
   def _batched(self, decodes) -> Iterator[Outcome]:

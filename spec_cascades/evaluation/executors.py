@@ -55,7 +55,7 @@ class InProcess:
 
   def decode(self, job: decoding.Job, wanted: Mapping[str, Any],
              source: crew.Source) -> Iterator[decoding.Outcome]:
-    """Compiles all, then decodes; waits for units that other processes have."""
+    """Compiles and decodes; waits for units that other processes have."""
     del wanted
     if hosts.count() > 1:
       yield from dealing.deal(job, source)

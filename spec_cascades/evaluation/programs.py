@@ -105,8 +105,8 @@ class Programs:
   def call(self, point: points_lib.Point, bucket: Bucket, prompt: Any,
            keys: jax.Array) -> decode.State:
     """Decodes a batch; returns before the device has finished."""
-    run = baselines.run if self.name(point).baseline else decode.run
-    return run(*self.loop(point, bucket), prompt, keys, *self.chosen(point))
+    run, args = self._call(point, bucket, prompt, keys)
+    return run(*args)
 
   def loop(self, point: points_lib.Point, bucket: Bucket) -> tuple[Any, ...]:
     """Who decodes a point: the loop, and the parameters of both models."""
@@ -122,6 +122,15 @@ class Programs:
     for point in points:
       jax.block_until_ready(self.chosen(point))
 
+  def ahead(self, point: points_lib.Point, bucket: Bucket, prompt: Any,
+            keys: jax.Array) -> timing.CompileLog:
+    """Compiles what `call` will run, and runs nothing; for another thread."""
+    run, args = self._call(point, bucket, prompt, keys)
+    check.call(args[0], prompt, keys, *args[-2:])
+    with timing.CompileLog() as log:
+      run.lower(*args).compile()
+    return log
+
   def compile(self, point: points_lib.Point, bucket: Bucket, prompt: Any,
               keys: jax.Array) -> timing.CompileLog:
     """Runs a point twice, untimed; returns what had to be compiled."""
@@ -133,6 +142,11 @@ class Programs:
       for _ in range(2):
         jax.block_until_ready(self.call(point, bucket, prompt, keys))
     return log
+
+  def _call(self, point, bucket, prompt, keys):
+    """The jitted function that decodes a point, and its arguments."""
+    run = baselines.run if self.name(point).baseline else decode.run
+    return run, (*self.loop(point, bucket), prompt, keys, *self.chosen(point))
 
   def _make_spec(self, name: Name, bucket: Bucket):
     room = bucket.max_length

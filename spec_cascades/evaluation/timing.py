@@ -7,6 +7,7 @@ import gc
 import os
 import pathlib
 import platform
+import threading
 import time
 from typing import Any, Callable, Iterator
 
@@ -19,14 +20,19 @@ COMPILED = '/jax/core/compile/backend_compile_duration'
 
 @dataclasses.dataclass
 class CompileLog:
-  """Counts XLA compilations while it is open, and the seconds they took.
+  """Counts XLA compilations of its thread while it is open, and their seconds.
 
   with CompileLog() as log: f(x)     ->  log.programs, log.seconds
   """
   programs: int = 0
   seconds: float = 0.0
 
+  def __add__(self, other: CompileLog) -> CompileLog:
+    return CompileLog(self.programs + other.programs,
+                      self.seconds + other.seconds)
+
   def __enter__(self) -> CompileLog:
+    self._thread = threading.get_ident()
     monitoring.register_event_duration_secs_listener(self._listen)
     return self
 
@@ -34,7 +40,7 @@ class CompileLog:
     monitoring.unregister_event_duration_listener(self._listen)
 
   def _listen(self, event: str, seconds: float, **unused: Any) -> None:
-    if event == COMPILED:
+    if event == COMPILED and threading.get_ident() == self._thread:
       self.programs += 1
       self.seconds += seconds
 

@@ -146,6 +146,47 @@ def test_quality_in_batches_and_latency_apart(sweep, staged):
       'verifier', 'drafter', 'SpecDecode, gamma 2', 'SpecDecode, gamma 3'}
 
 
+def test_programs_are_compiled_beside_batches_and_before_the_clock(
+    sweep, staged):
+  """The last ones may come after the first batch; none after a timed text."""
+  run = sweep_lib.Run(sweep)
+  notes = [(x['kind'], x.get('trial', 0)) for x in map(
+      results.json.loads,
+      (run.directory / sweep_lib.JOURNAL).read_text().splitlines())]
+  compiled = [i for i, (kind, _) in enumerate(notes) if kind == 'compiled']
+  timed = notes.index(('example', 1))
+  assert compiled[0] < notes.index(('example', 0)) < compiled[-1] < timed
+  assert len(compiled) == run.most_programs()
+  assert staged.compilations.while_timing == 0
+
+
+def test_a_program_that_cannot_be_compiled_fails_its_points_only(
+    sweep, staged, monkeypatch):
+  """In whichever thread it was; nothing of it is run."""
+  broken = dataclasses.replace(sweep, output_dir=sweep.output_dir + '_apart')
+  run, ahead, ran = sweep_lib.Run(broken), programs.Programs.ahead, set()
+
+  def failing(self, point, *args):
+    if point.gamma == 3:
+      raise RuntimeError('out of memory')
+    return ahead(self, point, *args)
+
+  def call(self, point, *args):
+    ran.add(point.gamma)
+    return whole(self, point, *args)
+
+  whole = programs.Programs.call
+  monkeypatch.setattr(programs.Programs, 'ahead', failing)
+  monkeypatch.setattr(programs.Programs, 'call', call)
+  done = run(Bar)
+  assert sorted(done.failures) == [
+      f'SpecDecode, gamma 3 T={heat}: RuntimeError: out of memory'
+      for heat in (0, 1)] and ran == {0, 2}
+  assert [results.deterministic(r) for r in done.rows] == [
+      results.deterministic(r) for r in staged.rows
+      if r.method != 'SpecDecode, gamma 3']
+
+
 def test_rows_that_are_timed_together_share_the_time(sweep, staged):
   """The same tokens; a program for each batch; two rows, or one and a copy."""
   both = dataclasses.replace(sweep, output_dir=sweep.output_dir + '_together',

@@ -1,4 +1,5 @@
 """Compilations are counted, and every example runs all points in turn."""
+from concurrent import futures
 import gc
 import time
 import weakref
@@ -20,6 +21,21 @@ def test_compilations_are_counted_once():
   assert log.programs == 2 and log.seconds > 0
   function(jnp.ones(5))
   assert log.programs == 2                  # it is closed
+
+
+def test_compilations_of_other_threads_are_theirs():
+  function, one = jax.jit(lambda x: x * 3), jnp.ones(6)
+
+  def elsewhere():
+    with timing.CompileLog() as own:
+      function.lower(one).compile()
+    return own
+
+  with timing.CompileLog() as log, futures.ThreadPoolExecutor(1) as pool:
+    theirs = pool.submit(elsewhere).result()
+    function(one)                         # is what was compiled there
+  assert (theirs.programs, log.programs) == (1, 0)
+  assert (theirs + log).programs == 1 and (theirs + log).seconds > 0
 
 
 def test_examples_come_in_order_and_points_in_any():
