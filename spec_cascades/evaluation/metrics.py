@@ -6,6 +6,7 @@ examples; all points share the resamples, so that differences are paired.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 from typing import Any, Mapping, Sequence
@@ -19,6 +20,7 @@ COUNTS = ('rounds', 'drafted', 'accepted', 'corrected', 'bonus', 'emitted',
           'verifier_calls', 'drafter_calls')
 LEVEL = 95.0
 RESAMPLES = 1000
+_SCORER = BLEU(effective_order=True)
 References = Sequence[Sequence[str]]
 
 
@@ -50,12 +52,15 @@ def bleu_parts(texts: Sequence[str], references: References) -> np.ndarray:
   Columns: lengths of text and of the reference that is closest to it, n-grams
   1..4 that any reference has, n-grams 1..4.
   """
-  scorer = BLEU(effective_order=True)
-  rows = []
-  for text, answers in paired(texts, references):
-    score = scorer.sentence_score(text, list(answers))
-    rows.append([score.sys_len, score.ref_len, *score.counts, *score.totals])
+  rows = [_sentence_parts(text, tuple(answers))
+          for text, answers in paired(texts, references)]
   return np.array(rows, np.int64).reshape(-1, 10)
+
+
+@functools.lru_cache(maxsize=2**16)      # many points write the same sentences
+def _sentence_parts(text, answers) -> tuple[int, ...]:
+  score = _SCORER.sentence_score(text, list(answers))
+  return score.sys_len, score.ref_len, *score.counts, *score.totals
 
 
 def bleu_of(parts: np.ndarray) -> float:

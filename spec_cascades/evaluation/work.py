@@ -59,7 +59,8 @@ class Unit:
 
 
 def units(plan: Plan, keys: Sequence[str],
-          buckets: Sequence[programs_lib.Bucket], seed: int) -> list[Unit]:
+          buckets: Sequence[programs_lib.Bucket], seed: int,
+          early: Sequence[str] = ()) -> list[Unit]:
   """All work, in order.
 
   Args:
@@ -67,10 +68,13 @@ def units(plan: Plan, keys: Sequence[str],
     keys: Content keys of the points.
     buckets: Of each example; a batch is of one bucket.
     seed: Of the order of points.
+    early: Whose batches come first: the more there is to do on one program, the
+      more time others have to compile.
   """
   out = []
   if plan.staged:
-    out += [Unit(tuple((key, i, 0) for i in group), False) for key in keys
+    out += [Unit(tuple((key, i, 0) for i in group), False)
+            for key in dict.fromkeys((*early, *keys))
             for group in grouped(buckets, plan.batch)]
   groups = sorted(grouped(buckets[:plan.timed], plan.timed_batch))
   for trial in plan.clocked:

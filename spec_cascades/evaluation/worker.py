@@ -34,8 +34,9 @@ class Worker:
     self._publish, self._progress = publish, progress
     buckets = [programs_lib.bucket_of(len(row), run.buckets)
                for row in run.rows]
-    self._units = work.units(run.plan, list(run.points), buckets,
-                             run.sweep.seed)
+    self._units = work.units(
+        run.plan, list(run.points), buckets, run.sweep.seed,
+        [key for key, point in run.points.items() if point.drafter])
     self._claims = claims_lib.Claims(run.directory / run.CLAIMS)
     self._waiting = dict.fromkeys(range(len(self._units)))
     self._held: set[int] = set()           # units that our executor works on

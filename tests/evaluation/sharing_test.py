@@ -34,7 +34,7 @@ def test_units_cover_every_decode_once(examples, timed, trials, batch, keys,
   plan = work.Plan(examples, min(timed, examples), trials, batch, together)
   keys = [f'k{i}' for i in range(keys)]
   buckets = [BUCKETS[i % 2] for i in range(examples)]
-  units = work.units(plan, keys, buckets, seed=3)
+  units = work.units(plan, keys, buckets, seed=3, early=keys[1:3])
   done = [decode for unit in units for decode in unit.decodes]
   assert len(set(done)) == len(done)
   assert set(done) == {d for key in keys for d in plan.decodes(key)}
@@ -54,6 +54,10 @@ def test_units_cover_every_decode_once(examples, timed, trials, batch, keys,
       assert len(unit.decodes) <= batch
   clocks = [unit.timed for unit in units]
   assert clocks == sorted(clocks)            # quality first
+  batches = [unit.decodes[0][0] for unit in units if not unit.timed]
+  order = [*keys[1:3], keys[0], *keys[3:]]
+  assert list(dict.fromkeys(batches)) == order * plan.staged
+  assert batches == sorted(batches, key=order.index)
 
 
 def test_quality_of_a_plan_that_times_all_comes_from_what_is_timed():
