@@ -28,8 +28,9 @@ class Instance:
     what: In words.
     makes: A path that is there when it is done.
     commands: Scripts and their arguments, in turn.
-    minutes: A rough estimate on 2 quiet cores, from the model card's times of
-      the verifier's own training and distillation; None: minutes at most.
+    minutes: Roughly, on 2 cores: what docs/training.md says that it took, or
+      for the verifier's longest trainings a guess from its own; None: minutes
+      at most.
     needs: Names of what is read.
     calibrated: Whether model.json beside has to hold a tree, too.
     ships: Where the project comes with one that drafters read; it is what
@@ -102,9 +103,9 @@ def _counted(order, name):
 
 INSTANCES = (
     _written('own', "the verifier's own translations, 36,000 of them",
-             'debian_ende_own', 25),
+             'debian_ende_own', 13),
     _written('jacobi', '10,240 of them with states of Jacobi decoding',
-             'debian_ende_jacobi', 10, '--gin.GUESSES=5',
+             'debian_ende_jacobi', 17, '--gin.GUESSES=5',
              '--gin.SENTENCES=10240'),
     Instance('datastore', 'a datastore of the corpus',
              f'{OUT}/datastore/datastore.json',
@@ -118,7 +119,7 @@ INSTANCES = (
     Instance('sublayers', 'sublayers to leave out',
              f'{OUT}/sublayers/skipped.json',
              (('scripts/search_layers.py', '--corpora', 'debian_ende',
-               '--output', f'{OUT}/sublayers'),), 60),
+               '--output', f'{OUT}/sublayers'),), 8),
     Instance('quickstart', 'a sweep whose texts trees are chosen on',
              'runs/quickstart/report.html',
              (('scripts/sweep.py', '--gin_file=gin/sweeps/quickstart.gin'),),
@@ -141,7 +142,7 @@ INSTANCES = (
              ('own', 'medusa'), tree=True),
     _trained('space', 'a verifier with its masks (SPACE)', 400, 20,
              ('own', 'pass')),
-    _trained('cllm', 'a verifier for Jacobi decoding', 300, 40, ('jacobi',)),
+    _trained('cllm', 'a verifier for Jacobi decoding', 300, 12, ('jacobi',)),
     _trained('layerskip', 'a verifier whose layers draft', 1000, 150))
 BY_NAME = {x.name: x for x in INSTANCES}
 # Curves of gin/sweeps/drafters.gin, in its order, and what each one reads.
