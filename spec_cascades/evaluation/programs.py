@@ -24,6 +24,7 @@ from spec_cascades import targets
 from spec_cascades import warp as warp_lib
 from spec_cascades.drafters import null
 from spec_cascades.evaluation import drafting
+from spec_cascades.evaluation import maps
 from spec_cascades.evaluation import meshes
 from spec_cascades.evaluation import pairs
 from spec_cascades.evaluation import points as points_lib
@@ -124,7 +125,12 @@ class Programs:
 
   def ahead(self, point: points_lib.Point, bucket: Bucket, prompt: Any,
             keys: jax.Array) -> timing.CompileLog:
-    """Compiles what `call` will run, and runs nothing; for another thread."""
+    """Compiles what `call` will run, and runs nothing; for another thread.
+
+    Raises:
+      RuntimeError: The process has no room for one more program.
+    """
+    maps.check()
     run, args = self._call(point, bucket, prompt, keys)
     check.call(args[0], prompt, keys, *args[-2:])
     with timing.CompileLog() as log:
