@@ -131,6 +131,7 @@ def test_damage_is_one_clear_line(fault, copy):
 def test_fuzzed_metadata_of_a_run_is_an_error_or_a_load(copy, monkeypatch):
   names = [ITEM / '_METADATA', ITEM / 'manifest.ocdbt',
            data(copy).relative_to(copy), pathlib.Path('model.json')]
-  names += [x.relative_to(copy) for x in sorted((copy / ITEM).rglob('d/*'))
-            if x.stat().st_size < 8000]
-  assert fuzz(copy, names, monkeypatch) < 150
+  assert fuzz(copy, names, monkeypatch, 100) < 40
+  # Some of these are of no use any more, how many is for Orbax to say.
+  fuzz(copy, [x.relative_to(copy) for x in sorted((copy / ITEM).rglob('d/*'))
+              if x.stat().st_size < 8000], monkeypatch, 100)

@@ -118,7 +118,8 @@ def measure(directory, cluster, **settings):
   """Runs a made-up sweep as far as it gets; its worker and its journal."""
   run = types.SimpleNamespace(
       rows=[[1]] * PLAN.examples, buckets=[programs.Bucket(8, 8)], plan=PLAN,
-      points={key: types.SimpleNamespace(label=key) for key in KEYS},
+      points={key: types.SimpleNamespace(label=key, drafter='')
+              for key in KEYS},
       sweep=types.SimpleNamespace(
           seed=0, executor=Executor(cluster, **settings)),
       directory=directory, CLAIMS='claims', job=lambda: None,
