@@ -155,7 +155,8 @@ class Decoder:
     for case in some:
       coming = self._waiting.pop(case)
       if self._failed.issuperset(coming.keys):
-        coming.log.cancel()
+        if not coming.log.cancel():        # it must not go on beside the clock
+          futures.wait([coming.log])
         continue
       self._say(f'compiling {case.name}')
       yield (out := self._compiled(case, coming))

@@ -1,11 +1,13 @@
 """Units of work: how they are planned, claimed, shared, and how they fail."""
 import collections
+from concurrent import futures
 import dataclasses
 import itertools
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 from hypothesis import given
@@ -16,6 +18,7 @@ import pytest
 
 from spec_cascades import targets
 from spec_cascades.evaluation import claims
+from spec_cascades.evaluation import decoding
 from spec_cascades.evaluation import points
 from spec_cascades.evaluation import programs
 from spec_cascades.evaluation import results
@@ -162,6 +165,17 @@ def test_programs_are_compiled_beside_batches_and_before_the_clock(
   assert compiled[0] < notes.index(('example', 0)) < compiled[-1] < timed
   assert len(compiled) == run.most_programs()
   assert staged.compilations.while_timing == 0
+
+
+def test_what_nobody_needs_is_not_compiled_beside_the_clock():
+  """All its points have failed, but a thread is at it: it is waited for."""
+  log, decoder = futures.Future(), object.__new__(decoding.Decoder)
+  assert log.set_running_or_notify_cancel()
+  decoder._failed, decoder._say = {'a', 'b'}, lambda what: None
+  decoder._waiting = {'case': decoding._Coming(('a', 'b'), (), log)}
+  timer = threading.Timer(.2, log.set_result, [None])
+  timer.start()
+  assert not list(decoder._ready(['case'])) and log.done()
 
 
 def test_a_program_that_cannot_be_compiled_fails_its_points_only(
