@@ -174,7 +174,7 @@ def _plain(config: Any) -> Any:
   windows = _windows(config) or (0,)         # a model without layers
   scale = config.query_scale or config.head_dim**-0.5
   return dataclasses.replace(
-      config, dtype='float32', windows=windows,
+      config, dtype='float32', dropout_rate=0., windows=windows,
       query_scale=round(scale, 12),
       local_rope=config.local_rope if any(windows) else config.rope,
       rope=config.rope if not all(windows) else config.local_rope)

@@ -63,6 +63,7 @@ class GemmaConfig:
   logits_via_embedding: bool = True
   dtype: str = 'float32'             # of activations and caches
   skipped: tuple[tuple[int, str], ...] = ()    # (layer, sublayer)
+  dropout_rate: float = 0.           # in training; published models have none
 
   def __post_init__(self):
     object.__setattr__(self, 'windows', tuple(self.windows))
@@ -153,21 +154,25 @@ class DecoderLayer(nn.Module):
     self.self_attention = Attention(cfg)
     self.pre_mlp_norm = norm(cfg)
     self.mlp = layers.MlpBlock(cfg.emb_dim, cfg.mlp_dim,
-                               (cfg.mlp_activation, 'linear'))
+                               (cfg.mlp_activation, 'linear'),
+                               cfg.dropout_rate)
+    self.drop = nn.Dropout(cfg.dropout_rate, broadcast_dims=(-2,))
     if cfg.post_norms:
       self.post_attention_norm = norm(cfg)
       self.post_mlp_norm = norm(cfg)
 
-  def __call__(self, x, angle, mask, write: Callable):
+  def __call__(self, x, angle, mask, write: Callable, *,
+               deterministic: bool = True):
     """Hidden states [B, N, E] -> the same, and keys/values of the layer."""
     own, posts = None, self.config.post_norms
+    drop = functools.partial(self.drop, deterministic=deterministic)
     if SELF not in self.skipped:
       y = self.pre_attention_norm(x)
       y, own = self.self_attention(y, angle, mask, write)
-      x = x + (self.post_attention_norm(y) if posts else y)
+      x = x + drop(self.post_attention_norm(y) if posts else y)
     if MLP not in self.skipped:
-      y = self.mlp(self.pre_mlp_norm(x))
-      x = x + (self.post_mlp_norm(y) if posts else y)
+      y = self.mlp(self.pre_mlp_norm(x), deterministic=deterministic)
+      x = x + drop(self.post_mlp_norm(y) if posts else y)
     return x, own
 
 
@@ -181,12 +186,13 @@ class Decoder(nn.Module):
     self.layers = [DecoderLayer(cfg, layers.of_layer(cfg.skipped, i))
                    for i in range(cfg.num_layers)]
     self.decoder_norm = norm(cfg)
+    self.drop = nn.Dropout(cfg.dropout_rate, broadcast_dims=(-2,))
     if not cfg.logits_via_embedding:
       self.logits_dense = layers.Dense(cfg.vocab_size, ('embed', 'vocab'),
                                        wide=True)
 
   def __call__(self, x, position, distance, mask, write: Callable, *,
-               remat: bool = False):
+               remat: bool = False, deterministic: bool = True):
     """Embedded block [B, N, E] -> `layers.wide`, keys/values per layer.
 
     Args:
@@ -196,8 +202,10 @@ class Decoder(nn.Module):
       mask: Keys that a node may see [B, N, S], before windows.
       write: (layer, block's keys and values) -> keys and values to attend to.
       remat: See `layers.call`; for gradients.
+      deterministic: No dropout; otherwise give an rng named 'dropout'.
     """
     cfg = self.config
+    x = self.drop(x, deterministic=deterministic)
     ropes = {window: cfg.local_rope if window else cfg.rope
              for window in cfg.windows}
     angles = {window: rope.angles(position, cfg.head_dim)
@@ -208,10 +216,12 @@ class Decoder(nn.Module):
     for i, layer in enumerate(self.layers):
       window = cfg.window(i)
       x, own = layers.call(layer, x, angles[window], masks[window],
-                           remat=remat, write=functools.partial(write, i))
+                           remat=remat, write=functools.partial(write, i),
+                           deterministic=deterministic)
       owned.append(own)
       left.append(x)
-    return layers.wide(self.decoder_norm(x), left, self.taps), tuple(owned)
+    x = self.drop(self.decoder_norm(x), deterministic=deterministic)
+    return layers.wide(x, left, self.taps), tuple(owned)
 
   def readout(self, x):
     """Logits of an untied head."""
@@ -236,8 +246,8 @@ class Transformer(nn.Module):
   def states(self, tokens: Int[Array, 'B N'],
              at: Int[Array, 'B T'] | None = None,
              texts: tuple[Array, Array] | None = None,
-             branches: segments.Branches | None = None, *, remat: bool = False
-             ) -> Float[Array, 'B T E']:
+             branches: segments.Branches | None = None, *, remat: bool = False,
+             deterministic: bool = True) -> Float[Array, 'B T E']:
     """States of a whole text: at n, having read tokens[:, :n + 1].
 
     Padding on the right needs no mask: nothing before it sees it.
@@ -249,6 +259,7 @@ class Transformer(nn.Module):
         `segments.joined`.
       branches: At slots of the text; their states come behind the others.
       remat: See `layers.call`; for gradients.
+      deterministic: No dropout; otherwise give an rng named 'dropout'.
     """
     n = tokens.shape[1]
     owner, position = texts or (None, jnp.broadcast_to(
@@ -260,7 +271,8 @@ class Transformer(nn.Module):
       x, position, mask = branches.behind(x, position, mask)
     distance = position[:, :, None] - position[:, None]
     hidden, _ = self.decoder(x, position, distance, mask,
-                             lambda layer, block: block, remat=remat)
+                             lambda layer, block: block, remat=remat,
+                             deterministic=deterministic)
     if at is not None:
       own = jnp.take_along_axis(hidden[:, :n], at[..., None], 1)
       hidden = jnp.concatenate([own, hidden[:, n:]], 1)
@@ -307,12 +319,11 @@ class Gemma(packed.PackedModel):
   def states(self, params: Any, batch: Mapping[str, Array], *,
              dropout: Key[Array, ''] | None = None, remat: bool = False,
              branches: segments.Branches | None = None):
-    """States before the head, see `teacher_forced`; there is no dropout.
+    """States before the head, see `teacher_forced`.
 
     Inputs have `input_lengths[b]` >= 1 tokens, or `input_segments`. With
     `branches` their states come behind those of the targets.
     """
-    del dropout
     given = lambda *names: (batch[name] for name in names)
     if 'target_segments' in batch:
       tokens, *texts, at = segments.joined(*given(
@@ -322,8 +333,10 @@ class Gemma(packed.PackedModel):
       tokens, at = segments.behind(*given('inputs', 'input_lengths', 'targets'))
     if branches is not None:
       branches = branches.moved(at)
-    return self.module.apply({'params': params}, tokens, at, texts, branches,
-                             remat=remat, method='states')
+    return self.module.apply(
+        {'params': params}, tokens, at, texts, branches,
+        rngs=dropout if dropout is None else {'dropout': dropout},
+        deterministic=dropout is None, remat=remat, method='states')
 
   def init(self, params: Any, prompt: types.Prompt,
            capacity: int) -> cache_lib.Cache:

@@ -146,18 +146,14 @@ def model(name: str, *, vocab_size: int | None = None, dtype: str = 'float32',
     name: One of `PRESETS`.
     vocab_size: Replaces the published one.
     dtype: Of activations and caches.
-    dropout_rate: Of a T5.
+    dropout_rate: Of what is trained; published decoders had none.
 
   Raises:
-    ValueError: Unknown name, or dropout for a model that has none.
+    ValueError: Unknown name.
   """
   if not isinstance(name, str) or name not in PRESETS:
     raise ValueError(f'Unknown preset {name!r}; allowed: {", ".join(PRESETS)}.')
   config = PRESETS[name]
-  changes = dict(dtype=dtype, vocab_size=vocab_size or config.vocab_size)
-  if isinstance(config, t5.T5Config):
-    changes |= dict(dropout_rate=dropout_rate)
-  elif dropout_rate:
-    raise ValueError(f'{name} has no dropout; got {dropout_rate}.')
-  made = dataclasses.replace(config, **changes)
+  made = dataclasses.replace(config, dtype=dtype, dropout_rate=dropout_rate,
+                             vocab_size=vocab_size or config.vocab_size)
   return t5.T5(made) if isinstance(made, t5.T5Config) else gemma.Gemma(made)

@@ -244,3 +244,17 @@ def test_misuse_is_refused():
                         jnp.ones((1, 4), jnp.int32))
   with pytest.raises(ValueError, match='leave Prompt.inputs None'):
     tiny.LMS['gemma1'].init({}, prompt, 8)
+
+
+def test_dropout_acts_in_training_only():
+  config = tiny.LMS['gemma2'].config
+  lm = gemma.Gemma(dataclasses.replace(config, dropout_rate=.5))
+  plain, params = gemma.Gemma(config), tiny.params_of(lm)
+  batch = dict(inputs=jnp.asarray(TOKENS), targets=jnp.asarray(TOKENS),
+               input_lengths=jnp.asarray([5, 24]))
+  run = jax.jit(lambda key: lm.teacher_forced(params, batch, dropout=key))
+  a, b = run(jax.random.key(0)), run(jax.random.key(1))
+  assert np.abs(a - b).max() > .1
+  np.testing.assert_array_equal(a, run(jax.random.key(0)))
+  np.testing.assert_array_equal(*(x.teacher_forced(params, batch)
+                                  for x in (lm, plain)))
