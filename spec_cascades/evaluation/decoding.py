@@ -77,9 +77,12 @@ class _Case(NamedTuple):
 
 class _Coming(NamedTuple):
   """A program that is being compiled: for which points, and how it is called.
+
+  Where nobody times it, it need not be warmed up.
   """
   keys: tuple[str, ...]
   call: tuple[Any, ...]
+  timed: bool
   log: futures.Future[timing.CompileLog]
 
 
@@ -107,7 +110,7 @@ class Decoder:
   def prepare(self, decodes: Iterable[work.Decode],
               say: Callable[[str], None] = lambda what: None
               ) -> Iterator[Outcome]:
-    """Has each program that decodes need compiled and warmed up, once.
+    """Has each program that decodes need compiled, once, and warmed up.
 
     Those of decodes that nobody times are waited for in `decode`, where others
     may be done meanwhile.
@@ -127,6 +130,7 @@ class Decoder:
       call = self._job.points[key], *self._prompts(example, size=case.size)
       self._waiting[case] = _Coming(
           tuple(dict.fromkeys(key for key, _, _ in some)), call,
+          any(trial in plan.clocked for _, _, trial in some),
           self._pool.submit(self._programs.ahead, *call))
     if not plan.staged:
       yield from self._ready(list(self._waiting))
@@ -167,7 +171,8 @@ class Decoder:
 
   def _compiled(self, case, coming) -> Outcome:
     def run():
-      return coming.log.result() + self._programs.compile(*coming.call)
+      log = coming.log.result()
+      return log + self._programs.compile(*coming.call) if coming.timed else log
 
     with _excused(*coming.keys) as failed:
       seconds, log = timing.timed(run)

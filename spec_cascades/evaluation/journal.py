@@ -58,9 +58,11 @@ class Journal:
       OSError: They are not, or not all: there is no room, say.
     """
     with self.locked():
-      self._write(b''.join(
-          results.to_json(r).encode() + b'\n' for r in records))
-      self._refresh()
+      lines = b''.join(results.to_json(r).encode() + b'\n' for r in records)
+      self._write(lines)
+      self._read += len(lines)         # they need not be read back
+      for record in records:
+        self._keep(record)
 
   def note(self, kind: str, **content: Any) -> None:
     """Appends something else that is worth keeping, and the time."""
@@ -97,11 +99,14 @@ class Journal:
     self._read += kept
     for line in lines:
       if isinstance(line, results.Record):
-        self.counts[line.key] += (
-            line.key, line.example, line.trial) not in self.records
-        self.records[line.key, line.example, line.trial] = line
+        self._keep(line)
       else:
         self.notes.append(line)
+
+  def _keep(self, record: results.Record) -> None:
+    decode = record.key, record.example, record.trial
+    self.counts[record.key] += decode not in self.records
+    self.records[decode] = record
 
   def _append(self, content: dict[str, Any]) -> None:
     self._write(json.dumps(content, ensure_ascii=False).encode() + b'\n')

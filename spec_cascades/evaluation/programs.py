@@ -151,7 +151,7 @@ class Programs:
 
   def _call(self, point, bucket, prompt, keys):
     """The jitted function that decodes a point, and its arguments."""
-    run = baselines.run if self.name(point).baseline else decode.run
+    run = baselines.run if self.name(point).baseline else _run
     return run, (*self.loop(point, bucket), prompt, keys, *self.chosen(point))
 
   def _make_spec(self, name: Name, bucket: Bucket):
@@ -188,6 +188,12 @@ class Programs:
     if len(made) == 1:
       return made[0]
     return targets.Choice(made, jnp.int32(family.index(point.rule)))
+
+
+@jax.jit
+def _run(*args: Any) -> decode.State:
+  """`decode.run` without its caches, which nobody reads: memory to free."""
+  return decode.run(*args).replace(cache=None, drafter=None)
 
 
 def _traced(rule: Any, alpha: float | None) -> Any:

@@ -19,6 +19,7 @@ CURVES = (
     points.Curve(targets.Lossless, temperatures=(0.,), name='layer skip',
                  drafter='skip'),
     points.Curve(targets.TokenV3, (.3,), (0.,), drafter='skip'))
+CHAIN = (points.Curve(targets.Lossless, temperatures=(0.,)),)
 
 
 @pytest.fixture(scope='module')
@@ -132,3 +133,16 @@ def test_a_t5_ends_as_it_did(pair_dir):
   words = pairs.load(str(pair_dir / 'verifier'),
                      str(pair_dir / 'drafter')).vocabulary
   assert asking.Asking().end_token(words) == 1
+
+
+def test_the_decoders_that_come_along(tmp_path):
+  """A Gemma-style pair: its drafts are worth something, and change nothing."""
+  folder = pairs.ASSETS / 'debian_gemma'
+  found = sweep_lib.Run(sweep_lib.Sweep(
+      str(tmp_path / 'out'), CHAIN, str(folder / 'verifier'),
+      str(folder / 'drafter'), asking=asking.Asking('{source}\n'), examples=6,
+      gamma=4, buckets=((42, 64),)))(Bar)
+  assert [e.equal for e in found.equalities] == [6]
+  by_name = {row.method: row for row in found.rows}
+  assert by_name['SpecDecode'].tokens_per_call > 1.8
+  assert by_name['verifier'].quality > by_name['drafter'].quality > 10

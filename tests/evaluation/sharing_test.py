@@ -172,7 +172,7 @@ def test_what_nobody_needs_is_not_compiled_beside_the_clock():
   log, decoder = futures.Future(), object.__new__(decoding.Decoder)
   assert log.set_running_or_notify_cancel()
   decoder._failed, decoder._say = {'a', 'b'}, lambda what: None
-  decoder._waiting = {'case': decoding._Coming(('a', 'b'), (), log)}
+  decoder._waiting = {'case': decoding._Coming(('a', 'b'), (), True, log)}
   timer = threading.Timer(.2, log.set_result, [None])
   timer.start()
   assert not list(decoder._ready(['case'])) and log.done()
