@@ -110,10 +110,11 @@ class Decoder:
   def prepare(self, decodes: Iterable[work.Decode],
               say: Callable[[str], None] = lambda what: None
               ) -> Iterator[Outcome]:
-    """Has each program that decodes need compiled, once, and warmed up.
+    """Has each program that decodes need compiled, once; if timed, warmed up.
 
     Those of decodes that nobody times are waited for in `decode`, where others
-    may be done meanwhile.
+    may be done meanwhile; one of them that can't run fails its points one by
+    one.
 
     Args:
       decodes: All that this process may be asked for.

@@ -24,19 +24,25 @@ from spec_cascades.training import grow
 SAVES = 'checkpoints'                  # of a run, under its model_dir
 
 
-def model(path: str, changes: Mapping[str, Any] | None = None) -> Any:
+def model(path: str, changes: Mapping[str, Any] | None = None,
+          encoder: bool = False) -> Any:
   """The model of a checkpoint, to train on; reads no weights.
 
   Args:
     path: Anything that `checkpoints.load` reads.
     changes: Fields of its configuration to change, such as
       `{'dropout_rate': 0.1}` or `{'dtype': 'bfloat16'}`.
+    encoder: Whether it has to have one.
 
   Raises:
     ValueError: There is no such model, or no such field.
   """
   source = checkpoints.source_of(path)
   check_family(source.lm if source.tokens is None else None, path)
+  if encoder and not isinstance(source.lm, t5.T5):
+    raise ValueError(f'{path} is a {type(source.lm).__name__}, which has no '
+                     'encoder; allowed here: a T5. For a decoder take '
+                     'gin/train/finetune_decoder.gin, whose prompt ends.')
   known, changes = vars(source.lm.config), dict(changes or {})
   wrong = sorted(set(changes) - set(known))
   if wrong:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,6 +24,7 @@ from spec_cascades.evaluation import points
 from spec_cascades.evaluation import programs
 from spec_cascades.evaluation import results
 from spec_cascades.evaluation import sweep as sweep_lib
+from spec_cascades.evaluation import timing
 from spec_cascades.evaluation import work
 from tests.evaluation.sweep_run_test import Bar
 
@@ -176,6 +178,26 @@ def test_what_nobody_needs_is_not_compiled_beside_the_clock():
   timer = threading.Timer(.2, log.set_result, [None])
   timer.start()
   assert not list(decoder._ready(['case'])) and log.done()
+
+
+@pytest.mark.parametrize('timed', [False, True])
+def test_only_what_is_timed_is_warmed_up(timed):
+  """And what was compiled in another thread is told of either way."""
+  log, decoder, warmed = futures.Future(), object.__new__(decoding.Decoder), []
+  log.set_result(timing.CompileLog(1, .5))
+
+  def warm(*call):
+    warmed.append(call)
+    return timing.CompileLog()
+
+  decoder._failed, decoder._say = set(), lambda what: None
+  decoder._programs = types.SimpleNamespace(compile=warm)
+  case = decoding._Case('chain', programs.Bucket(3, 4), 2)
+  decoder._waiting = {case: decoding._Coming(('a',), ('call',), timed, log)}
+  outcome, = decoder._ready([case])
+  assert outcome.compiled == dict(program='chain', programs=1, rows=2,
+                                  bucket=[3, 4], seconds=.5)
+  assert warmed == [('call',)] * timed
 
 
 def test_a_program_that_cannot_be_compiled_fails_its_points_only(

@@ -18,7 +18,7 @@ def pair_dir(tmp_path_factory):
 
 @pytest.fixture(scope='session')
 def checkout(tmp_path_factory):
-  """A commit without the models, whose 60 MB take seconds to pack each time.
+  """A commit without the models, whose 116 MB take seconds to pack each time.
 
   It has what the launcher looks for before it asks for anything.
   """
