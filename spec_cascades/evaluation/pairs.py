@@ -236,7 +236,8 @@ def _foreign(path: str, source: loading.Source, *, dtype: str, progress,
              layout) -> tuple[Model, Any]:
   lm, params, tokenizer = _read(source, dtype, progress, layout)
   place = pathlib.Path(os.path.abspath(pathlib.Path(path).expanduser()))
-  return Model(place.name, lm, params, digest(path),
+  name = shown(path) if native.recognises(place) else place.name
+  return Model(name, lm, params, digest(path),
                loading.max_input_length(source, tokenizer)), tokenizer
 
 

@@ -145,4 +145,5 @@ def test_the_decoders_that_come_along(tmp_path):
   assert [e.equal for e in found.equalities] == [6]
   by_name = {row.method: row for row in found.rows}
   assert by_name['SpecDecode'].tokens_per_call > 1.8
+  assert by_name['SpecDecode'].verifier == 'debian_gemma/verifier'
   assert by_name['verifier'].quality > by_name['drafter'].quality > 10
