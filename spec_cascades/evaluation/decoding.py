@@ -7,9 +7,12 @@ import contextlib
 import dataclasses
 import itertools
 import os
+import time
 from typing import (
     Any, Callable, Iterable, Iterator, Mapping, NamedTuple, Sequence)
 import weakref
+
+import jax
 
 from spec_cascades.evaluation import pairs
 from spec_cascades.evaluation import points as points_lib
@@ -60,12 +63,15 @@ class Outcome:
     compiled: The journal's note on a program, if one was compiled.
     late: Programs that were compiled while the clock ran.
     seconds: What it took, from the call to the synchronised device.
+    begun: Nothing yet: the device is at work on a batch that nobody times, and
+      whoever takes this may do something else meanwhile.
   """
   records: Sequence[results.Record] = ()
   failed: Mapping[str, str] = dataclasses.field(default_factory=dict)
   compiled: Mapping[str, Any] | None = None
   late: int = 0
   seconds: float = 0.
+  begun: bool = False
 
 
 class _Case(NamedTuple):
@@ -188,8 +194,11 @@ class Decoder:
     prompt = self._prompts(*examples, size=self._job.plan.batch)
     seconds, outputs = 0., []
     with _excused(key) as failed:
-      seconds, state = timing.timed(
-          self._programs.call, self._job.points[key], *prompt)
+      start = time.perf_counter()
+      state = self._programs.call(self._job.points[key], *prompt)
+      yield Outcome(begun=True)
+      jax.block_until_ready(state)
+      seconds = time.perf_counter() - start
       outputs = programs_lib.outputs_of(
           state, [self._job.starts[example] for example in examples])
     yield Outcome(_records(decodes, None, outputs), failed, seconds=seconds)

@@ -64,10 +64,7 @@ class InProcess:
     yield from decoder.prepare(source.missing(), source.say)
     source.say('decoding')
     with timing.CompileLog() as log, timing.quiet():
-      while taken := source.take():
-        index, unit = taken
-        yield from decoder.decode(unit)
-        source.done(index)
+      yield from _handed_in(decoder, source)
     yield decoding.Outcome(late=log.programs)
 
 
@@ -163,6 +160,40 @@ class Ray:
         ray_cluster.Cluster(self, job), source,
         {name: wanted[name] for name in names},
         self.num_workers, self.restarts)()
+
+
+def _handed_in(decoder: decoding.Decoder,
+               source: crew.Source) -> Iterator[decoding.Outcome]:
+  """Outcomes of all units; a batch's while the next one is on the device."""
+  behind: list[tuple[int, list[decoding.Outcome]]] = []
+
+  def caught_up():
+    for index, outcomes in behind:
+      yield from outcomes
+      source.done(index)
+    behind.clear()
+
+  while True:
+    # Who waits for others must hold nothing that they may wait for.
+    taken = source.take(wait=not behind)
+    if taken is None and not behind:
+      return
+    if taken is None or taken[1].timed:          # the clock must not see it
+      yield from caught_up()
+    if taken is None:
+      continue
+    index, unit = taken
+    if unit.timed:
+      yield from decoder.decode(unit)
+      source.done(index)
+      continue
+    own = []
+    for outcome in decoder.decode(unit):
+      if outcome.begun:
+        yield from caught_up()
+      else:
+        own.append(outcome)
+    behind.append((index, own))
 
 
 def _is_amount(value: Any) -> bool:

@@ -31,17 +31,20 @@ class Publisher:
     self._needed = len(run.plan.decodes(''))
     self._done = 0
     self._rows: dict[str, results.Row] = {}
+    # Texts that can be measured before their point is done.
+    self._texts = set(run.points) if run.plan.staged else set()
     self()
 
   def __call__(self) -> None:
     """Looks whether points were finished, here or by another process."""
-    counts = self._journal.counts
+    counts, records = self._journal.counts, self._journal.records
+    self._measure(counts, records)
     done = sum(counts[key] == self._needed for key in self._run.points)
     if done == self._done:
       return
     self._done = done
     with self._journal.locked():      # no process writes fewer rows than others
-      run, records = self._run, self._journal.records
+      run = self._run
       ready = self._figures.ready(records)
       common, costs = run.common(self._journal), run.costs(
           self._journal, self._programs)
@@ -53,3 +56,11 @@ class Publisher:
         if run.sweep.tensorboard:
           tensorboard.write(run.directory, run.points,
                             [self._rows[key] for key in ready])
+
+  def _measure(self, counts, records) -> None:
+    """Measures texts now, while the device has others, not at the end."""
+    examples = range(self._run.plan.examples)
+    for key in [k for k in self._texts if counts[k] >= len(examples)]:
+      self._texts.remove(key)
+      if all((key, i, 0) in records for i in examples):
+        self._figures.parts(key, records)

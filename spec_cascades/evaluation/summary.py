@@ -102,12 +102,17 @@ class Figures:
     if key not in self._known:
       ours, theirs = (self.seconds(k, records) for k in (
           key, self.base[self.points[key].temperature]))
-      texts = [self._read(r.tokens) for r in self.taken(key, records)]
-      self._parts[key] = self._quality.parts(texts, self._references)
       self._known[key] = measured_lib.samples(
-          self._quality, self._parts[key], ours, theirs, self._weights,
+          self._quality, self.parts(key, records), ours, theirs, self._weights,
           self._clock_weights)
     return self._known[key]
+
+  def parts(self, key: str, records: Records) -> np.ndarray:
+    """What quality sums, of each text; all must be decoded, but not timed."""
+    if key not in self._parts:
+      texts = [self._read(r.tokens) for r in self.taken(key, records)]
+      self._parts[key] = self._quality.parts(texts, self._references)
+    return self._parts[key]
 
   def measured(self, records: Records, validation: float
                ) -> measured_lib.Measured:

@@ -20,6 +20,7 @@ import pytest
 from spec_cascades import targets
 from spec_cascades.evaluation import claims
 from spec_cascades.evaluation import decoding
+from spec_cascades.evaluation import executors
 from spec_cascades.evaluation import points
 from spec_cascades.evaluation import programs
 from spec_cascades.evaluation import results
@@ -69,6 +70,54 @@ def test_quality_of_a_plan_that_times_all_comes_from_what_is_timed():
   assert not work.Plan(5, 5, 2, 1).staged
   assert work.Plan(5, 4, 1, 1).staged and work.Plan(5, 5, 1, 2).staged
 
+
+@given(kinds=st.lists(st.sampled_from('btf'), max_size=8))
+def test_a_batch_is_handed_in_while_the_next_is_on_the_device(kinds):
+  """b: a batch, t: timed, f: a batch that fails before it is begun."""
+  log, left = [], list(enumerate(kinds))
+
+  class Source:
+    """Nobody else has anything."""
+
+    def take(self, wait=True):
+      if left:
+        index, kind = left.pop(0)
+        return index, work.Unit(((str(index), 0, 0),), kind == 't')
+      held = [i for i, _ in enumerate(kinds) if ('done', i) not in log]
+      assert not wait or not held        # it would wait for itself
+      return None
+
+    def done(self, index):
+      log.append(('done', index))
+
+  class Decoder:
+    def decode(self, unit):
+      index = int(unit.decodes[0][0])
+      if kinds[index] == 'f':
+        yield decoding.Outcome(failed={str(index): 'no'})
+        return
+      log.append(('begun', index))
+      if not unit.timed:
+        yield decoding.Outcome(begun=True)
+      log.append(('over', index))
+      yield decoding.Outcome([results.Record(str(index), 0, None, [], 0, {})])
+
+  for outcome in executors._handed_in(Decoder(), Source()):  # pylint: disable=protected-access
+    assert not outcome.begun
+    index, = (int(r.key) for r in outcome.records) if outcome.records else map(
+        int, outcome.failed)
+    log.append(('booked', index))
+  for index, kind in enumerate(kinds):   # all, once, and done when booked
+    assert log.count(('booked', index)) == log.count(('done', index)) == 1
+    assert log.index(('booked', index)) < log.index(('done', index))
+    if kind == 't':                      # nothing is booked beside the clock
+      at = log.index(('begun', index))
+      assert log[at + 1] == ('over', index)
+      assert all(log.index(('done', i)) < at for i in range(index))
+  for a, (one, two) in enumerate(itertools.pairwise(kinds)):
+    if one + two == 'bb':
+      assert (log.index(('begun', a + 1)) < log.index(('booked', a))
+              < log.index(('over', a + 1)))
 
 HOLD = '''
 import pathlib, sys, time

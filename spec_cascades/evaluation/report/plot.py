@@ -69,7 +69,7 @@ def write(paths: Sequence[pathlib.Path],
   """Draws a picture into one file for each kind, as their endings say."""
   with matplotlib.rc_context(FONTS):
     drawing = drawn()
-    drawing.draw_without_rendering()
+    drawing.get_layout_engine().execute(drawing)
     drawing.set_layout_engine('none')       # found once, for all files
     for path in paths:
       drawing.savefig(path)
