@@ -55,6 +55,11 @@ class GenSpecSample:
   verify: Any = Rejection()
   eos: int | tuple[int, ...] = struct.field(pytree_node=False, default=1)
 
+  @property
+  def ends(self) -> tuple[int, ...]:
+    """The tokens that end a row."""
+    return self.eos if isinstance(self.eos, tuple) else (self.eos,)
+
   def init(self, params: Any, draft_params: Any, prompt: types.Prompt,
            keys: Key[Array, 'B']) -> State:
     """Reads the prompts. Keys are the rows' own, see `row_keys`."""
@@ -83,7 +88,7 @@ class GenSpecSample:
     propose, verify = round_keys(state.keys, state.stats.rounds)
     ctx = types.Context(state.tokens, state.lengths, state.cache, warp,
                         target.uses_q, ~state.done,
-                        getattr(target, 'reads_q', None))
+                        getattr(target, 'reads_q', None), self.ends)
     with jax.named_scope('drafting'):
       whole, drafter = self.drafter.propose(
           draft_params, state.drafter, ctx, propose)
@@ -100,9 +105,8 @@ class GenSpecSample:
     broken = _broken(draft, logits) & ~state.done
     live = ~state.done & ~broken
 
-    ends = self.eos if isinstance(self.eos, tuple) else (self.eos,)
     cut, new, over = jax.vmap(_cut, (0, 0, None, 0))(
-        verdict, draft.tree.tokens, ends, state.limits - state.lengths)
+        verdict, draft.tree.tokens, self.ends, state.limits - state.lengths)
     emitted = jnp.where(live, cut.count + 1, 0)
     tokens = jax.vmap(_append)(state.tokens, state.lengths, new, emitted)
     feedback = types.Feedback(whole, hidden, scored, cut, live)
@@ -270,7 +274,7 @@ def _cut(verdict, nodes, ends, room):
   """
   i, count = jnp.arange(len(verdict.path)), verdict.count
   new = jnp.roll(nodes[verdict.path], -1).at[count].set(verdict.next_token)
-  ending = functools.reduce(jnp.logical_or, (new == eos for eos in ends))
+  ending = types.among(new, ends)
   end = jnp.min(jnp.where(ending & (i <= count), i, len(i)))
   last = jnp.minimum(jnp.minimum(count, end), room - 1)
   over = (last == end) | (last == room - 1)

@@ -18,6 +18,11 @@ def grown(lm: Any, params: Any, cache: Any, ctx: types.Context,
           ) -> tuple[types.Draft, Any]:
   """A chain of `length` draws from a model, and the cache with it.
 
+  Behind a token that ends a row nothing could be kept: there a draft stops, and
+  counts as full all the same. A verifier that looks at a full draft's tokens
+  without asking whether they are there finds the model's first, of probability
+  1, so that its law is what it would be behind a draft that went on.
+
   Args:
     lm: The model.
     params: Its parameters.
@@ -32,7 +37,8 @@ def grown(lm: Any, params: Any, cache: Any, ctx: types.Context,
   b, leaf = len(ctx.lengths), ctx.leaf_steps
   full = stop is None and most is None
   most = jnp.asarray(length if most is None else most, jnp.int32)
-  if not full and ctx.live is not None:    # nobody waits for a row that is done
+  most = jnp.broadcast_to(most, (b,))
+  if ctx.live is not None:                 # nobody waits for a row that is done
     most = jnp.where(ctx.live, most, 0)
 
   def visit(i, hidden, tokens, q, last):
@@ -44,6 +50,7 @@ def grown(lm: Any, params: Any, cache: Any, ctx: types.Context,
     fold = jax.vmap(jax.random.fold_in, (0, None))
     child = jax.vmap(warp_lib.sample)(new.probs, fold(keys, i))
     child = reduced.token_of(lm, params, child)
+    last = jnp.where((i < last) & types.among(child, ctx.ends), i + 1, last)
     return _put(tokens, child, i + 1), q, last
 
   def body(carry):
@@ -56,15 +63,24 @@ def grown(lm: Any, params: Any, cache: Any, ctx: types.Context,
   nothing = jnp.zeros((b, length + 1, reduced.width(lm)))
   tokens = jnp.zeros((b, length + 2), jnp.int32)  # one for a leaf's own child
   carry = (0, cache, _put(tokens, ctx.root, 0),
-           types.Prediction(nothing, nothing), jnp.broadcast_to(most, (b,)))
+           types.Prediction(nothing, nothing), most)
   if first is not None:
     carry = (1, cache, *visit(0, first, *carry[2:]))
   _, cache, tokens, q, last = jax.lax.while_loop(
       lambda c: jnp.any(c[0] < c[-1] + leaf), body, carry)
+  # Steps of a row: a stop looks at q of its last node, too.
+  ended = types.among(types.pick(tokens, last), ctx.ends) & (last > 0)
+  calls = jnp.where(ended, last + leaf, jnp.minimum(
+      last + 1, jnp.maximum(most, 1) + leaf))
+  if full:
+    over = (jnp.arange(length + 1)[None] >= last[:, None]) & ended[:, None]
+    q = q.replace(probs=jnp.where(
+        over[..., None], jax.nn.one_hot(0, q.probs.shape[-1]), q.probs))
+    tokens = tokens.at[:, 1:].set(jnp.where(
+        over, reduced.token_of(lm, params, 0), tokens[:, 1:]))
   draft = types.Draft(types.chain(tokens[:, :-1], last),
-                      reduced.widen(lm, params, q),
-                      jnp.minimum(last + 1, jnp.maximum(most, 1) + leaf),
-                      max_depth=length, full=full)
+                      reduced.widen(lm, params, q), calls, max_depth=length,
+                      full=full)
   return draft, cache
 
 

@@ -5,8 +5,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 
-from spec_cascades import decode, targets, types, warp
+from spec_cascades import decode, struct, targets, types, verify, warp
 from spec_cascades.drafters import chain
 from spec_cascades.models import table
 from tests.common import LM, P, PREFIX, Q, keys, prompt
@@ -14,11 +15,11 @@ from tests.common import LM, P, PREFIX, Q, keys, prompt
 ROWS = 2**14
 
 
-def propose(drafter, *, leaf_q=True, rows=ROWS, plain=None):
+def propose(drafter, *, leaf_q=True, rows=ROWS, plain=None, ends=()):
   state = decode.GenSpecSample(LM, drafter, 12).init(
       P, Q, prompt(rows), keys(rows))
   ctx = types.Context(state.tokens, state.lengths, state.cache,
-                      plain or warp.Warp(), leaf_q)
+                      plain or warp.Warp(), leaf_q, ends=ends)
   return jax.jit(lambda d: d.propose(Q, state.drafter, ctx, keys(rows)))(
       drafter)[0]
 
@@ -73,7 +74,8 @@ def test_a_stop_reads_q_before_the_temperature():
   assert (draft.tree.parents == -1).all()
 
 
-def model_calls(length, *, leaf_q=True, live=None, leaf_read=None, **options):
+def model_calls(length, *, leaf_q=True, live=None, leaf_read=None, ends=(),
+                **options):
   """How often two rows' chain called its model, and what it says it did."""
   calls = []
 
@@ -88,7 +90,8 @@ def model_calls(length, *, leaf_q=True, live=None, leaf_read=None, **options):
   state = drafter.init(Q, prompt(2), None, 20)
   ctx = types.Context(prompt(2).prefix, prompt(2).prefix_lengths, None,
                       warp.Warp(), leaf_q, live and jnp.asarray(live),
-                      None if leaf_read is None else jnp.asarray(leaf_read))
+                      None if leaf_read is None else jnp.asarray(leaf_read),
+                      ends)
   jax.effects_barrier()
   calls.clear()
   first = lambda d, s, c: d.propose(Q, s, c, keys(2))[0]
@@ -122,6 +125,70 @@ def test_a_leaf_that_a_traced_rule_does_not_read_costs_no_step(read):
   """And none at all, read or not, where the target can't ask for q."""
   assert model_calls(4, leaf_read=read) == (4 + read, [4 + read] * 2)
   assert model_calls(4, leaf_q=False, leaf_read=read) == (4, [4, 4])
+
+
+@pytest.mark.parametrize('leaf_q', [True, False])
+@pytest.mark.parametrize('ends', [(1,), (2, 4)])
+def test_nothing_is_drawn_behind_an_end(ends, leaf_q):
+  """What stands there, for who looks, is token 0, and its law."""
+  plain, draft = (propose(chain.Chain(LM, 4), leaf_q=leaf_q, ends=some)
+                  for some in ((), ends))
+  x, y = np.asarray(plain.tree.tokens), np.asarray(draft.tree.tokens)
+  end = np.isin(x[:, 1:], ends)
+  last = np.where(end.any(1), end.argmax(1) + 1, 4)      # drawn, from 1
+  assert set(last) == {1, 2, 3, 4} and draft.full
+  np.testing.assert_array_equal(draft.calls, last + leaf_q)
+  kept = np.arange(5) <= last[:, None]
+  np.testing.assert_array_equal(y, np.where(kept, x, 0))
+  np.testing.assert_array_equal(draft.tree.num_drafts, last)
+  q, law = (np.asarray(d.prediction.probs) for d in (plain, draft))
+  drawn = (np.arange(5) < last[:, None]) | ~end.any(1)[:, None]
+  np.testing.assert_array_equal(
+      law, np.where(drawn[..., None], q, np.eye(5)[0]))
+
+
+def test_a_draft_that_has_ended_costs_no_step():
+  """A batch waits for its longest draft, but not for rows that are done."""
+  every = tuple(range(5))
+  assert model_calls(4, ends=every) == (2, [2, 2])
+  assert model_calls(4, ends=every, leaf_q=False) == (1, [1, 1])
+  assert model_calls(4, live=[False, False])[0] == 1      # of the leaf
+
+
+@struct.dataclass
+class Deaf(chain.Chain):
+  """A chain that does not know what ends a row."""
+
+  def propose(self, params, state, ctx, keys):
+    return super().propose(params, state, ctx.replace(ends=()), keys)
+
+
+def ended(drafter, verifier, heat, rows=4096):
+  spec = decode.GenSpecSample(LM, drafter, 12, verifier, eos=(1, 3))
+  return spec(P, Q, prompt(rows), keys(rows), targets.Lossless(),
+              warp.Warp(heat))
+
+
+@pytest.mark.parametrize('heat', [0., .8])
+@pytest.mark.parametrize('verifier', [
+    verify.Rejection(), verify.Typical(), verify.Rollback()],
+                         ids=lambda x: type(x).__name__)
+def test_what_stands_behind_an_end_changes_nothing(verifier, heat):
+  one, two = (ended(make(LM, 4), verifier, heat) for make in (chain.Chain,
+                                                               Deaf))
+  saved = two.stats.drafter_calls - one.stats.drafter_calls
+  assert (saved >= 0).all() and (saved > 0).mean() > .3
+  both = [jax.device_get((x.tokens, x.lengths, x.fault, dataclasses.replace(
+      x.stats, drafter_calls=0, drafted=0))) for x in (one, two)]
+  jax.tree.map(np.testing.assert_array_equal, *both)
+
+
+def test_block_verification_keeps_its_law_where_drafts_end():
+  """It weighs what follows, so that only the law is the same: one in 1e6."""
+  one, two = (np.bincount(ended(make(LM, 4), verify.Block(), .8).lengths,
+                          minlength=13)[4:] for make in (chain.Chain, Deaf))
+  assert one.sum() == two.sum() == 4096 and (one != two).any()
+  assert stats.chi2_contingency([one, two]).pvalue > 1e-6
 
 
 @pytest.mark.parametrize('heat', [0., .8])
