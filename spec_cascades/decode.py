@@ -58,7 +58,8 @@ class GenSpecSample:
   @property
   def ends(self) -> tuple[int, ...]:
     """The tokens that end a row."""
-    return self.eos if isinstance(self.eos, tuple) else (self.eos,)
+    some = self.eos if isinstance(self.eos, tuple) else (self.eos,)
+    return tuple(token for token in some if token >= 0)
 
   def init(self, params: Any, draft_params: Any, prompt: types.Prompt,
            keys: Key[Array, 'B']) -> State:

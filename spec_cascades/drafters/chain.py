@@ -26,8 +26,8 @@ class Chain(Line, Late, Cached):
 
   A `stop` may look at q of a node before a child is drawn, never at the child:
   dropping a child for its own q would bias the law. A row drafts at most `most`
-  tokens, a number as traced as a threshold. The cache may lack the last `late`
-  committed tokens, see `lagging`.
+  tokens, a number as traced as a threshold, and none behind one that ends it.
+  The cache may lack the last `late` committed tokens, see `lagging`.
 
   Reference: Leviathan et al. (2023), https://arxiv.org/abs/2211.17192
   """

@@ -20,8 +20,10 @@ def grown(lm: Any, params: Any, cache: Any, ctx: types.Context,
 
   Behind a token that ends a row nothing could be kept: there a draft stops, and
   counts as full all the same. A verifier that looks at a full draft's tokens
-  without asking whether they are there finds the model's first, of probability
-  1, so that its law is what it would be behind a draft that went on.
+  without asking whether they are there finds the model's token 0 with
+  probability 1, so that its law is what it is behind any draft that goes on.
+  A batch takes all steps of a full draft: to ask its rows, groups of a mesh
+  would have to wait for each other in every step.
 
   Args:
     lm: The model.
@@ -38,7 +40,7 @@ def grown(lm: Any, params: Any, cache: Any, ctx: types.Context,
   full = stop is None and most is None
   most = jnp.asarray(length if most is None else most, jnp.int32)
   most = jnp.broadcast_to(most, (b,))
-  if ctx.live is not None:                 # nobody waits for a row that is done
+  if not full and ctx.live is not None:    # nobody waits for a row that is done
     most = jnp.where(ctx.live, most, 0)
 
   def visit(i, hidden, tokens, q, last):
@@ -66,8 +68,9 @@ def grown(lm: Any, params: Any, cache: Any, ctx: types.Context,
            types.Prediction(nothing, nothing), most)
   if first is not None:
     carry = (1, cache, *visit(0, first, *carry[2:]))
+  steps = lambda last: (length if full and b > 1 else last) + leaf
   _, cache, tokens, q, last = jax.lax.while_loop(
-      lambda c: jnp.any(c[0] < c[-1] + leaf), body, carry)
+      lambda c: jnp.any(c[0] < steps(c[-1])), body, carry)
   # Steps of a row: a stop looks at q of its last node, too.
   ended = types.among(types.pick(tokens, last), ctx.ends) & (last > 0)
   calls = jnp.where(ended, last + leaf, jnp.minimum(

@@ -82,8 +82,8 @@ class Horizontal:
     keys = jax.vmap(jax.random.split, out_axes=1)(keys)
     tokens = jnp.pad(ctx.tokens, ((0, 0), (0, n + m)))
     one, first = self.first.lagging(m - 1).propose(
-        params[0], state.first, ctx.replace(tokens=tokens, leaf_q=False),
-        keys[0])
+        params[0], state.first, ctx.replace(tokens=tokens, leaf_q=False,
+                                            ends=()), keys[0])
     parts.check(one, ctx)
     own = one.tree.num_drafts
     behind = ctx.replace(

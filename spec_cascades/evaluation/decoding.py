@@ -62,9 +62,10 @@ class Outcome:
     failed: By key, the error of points to leave out from now on.
     compiled: The journal's note on a program, if one was compiled.
     late: Programs that were compiled while the clock ran.
-    seconds: What it took, from the call to the synchronised device.
-    begun: Nothing yet: the device is at work on a batch that nobody times, and
-      whoever takes this may do something else meanwhile.
+    seconds: What it took, from the call to the synchronised device; of a batch
+      that nobody times with what was done meanwhile, should that take longer.
+    begun: Nothing yet: a program is being compiled, or the device is at work on
+      a batch that nobody times. Who takes this may do something else meanwhile.
   """
   records: Sequence[results.Record] = ()
   failed: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -170,6 +171,8 @@ class Decoder:
           futures.wait([coming.log])
         continue
       self._say(f'compiling {case.name}')
+      if not coming.log.done():
+        yield Outcome(begun=True)
       yield (out := self._compiled(case, coming))
       self._failed.update(out.failed)
     if some:

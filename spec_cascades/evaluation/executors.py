@@ -194,6 +194,8 @@ def _handed_in(decoder: decoding.Decoder,
       else:
         own.append(outcome)
     behind.append((index, own))
+    if any(outcome.failed for outcome in own):   # the source must know at once
+      yield from caught_up()
 
 
 def _is_amount(value: Any) -> bool:

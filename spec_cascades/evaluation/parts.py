@@ -19,6 +19,7 @@ from spec_cascades import warp as warp_lib
 from spec_cascades.evaluation import timing
 
 STEPS = 24
+DRAFT_STEPS = 'draft_steps'
 PARTS = {
     'prefill': 'reading the prompt, with all models',
     'drafting': 'the drafter, its sampling included',
@@ -113,6 +114,8 @@ def seconds(loop: tuple[Any, Any, Any], prompt: types.Prompt,
             keys: jax.Array, chosen: tuple[Any, Any]) -> dict[str, float]:
   """Of each of `PARTS`, once; the first call with such a loop compiles.
 
+  And under `DRAFT_STEPS`, how many steps of the drafter's model a draft took.
+
   Args:
     loop: A `GenSpecSample` and the parameters of both models.
     prompt: Of one text.
@@ -131,6 +134,7 @@ def seconds(loop: tuple[Any, Any, Any], prompt: types.Prompt,
   found = jax.block_until_ready(
       _round(spec, params, draft_params, found, keys, *chosen))
   draft = timed('drafting', _drafts, draft_params, found, keys, *chosen)
+  took[DRAFT_STEPS] = float(draft.calls[0])
   logits = timed('verification', _scores, params, found[0], draft.tree)
   judged = draft.judged
   timed('sampling', _verdicts, judged,

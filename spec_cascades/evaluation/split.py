@@ -179,7 +179,9 @@ def _split(run, key, costs, buckets, records, repeats, load) -> Split:
   trials = run.plan.clocked
   for i in range(run.plan.timed):
     stats, cost = records[key, i, trials[0]].stats, costs[buckets[i]]
-    counts = dict(prefill=1, drafting=stats['rounds'], sampling=stats['rounds'],
+    steps = cost[parts_lib.DRAFT_STEPS]      # a draft that ends a row has fewer
+    drafts = stats['drafter_calls'] / steps if steps else stats['rounds']
+    counts = dict(prefill=1, drafting=drafts, sampling=stats['rounds'],
                   verification=stats['verifier_calls'])
     total.update({part: n * cost[part] for part, n in counts.items()})
     total.update(rounds=stats['rounds'], whole=statistics.fmean(

@@ -108,7 +108,7 @@ class Figures:
     return self._known[key]
 
   def parts(self, key: str, records: Records) -> np.ndarray:
-    """What quality sums, of each text; all must be decoded, but not timed."""
+    """What quality sums, of each text; needs no decode that is timed apart."""
     if key not in self._parts:
       texts = [self._read(r.tokens) for r in self.taken(key, records)]
       self._parts[key] = self._quality.parts(texts, self._references)

@@ -119,8 +119,9 @@ class Worker:
 
   def _book(self, outcome: decoding.Outcome) -> None:
     """Writes an outcome down; it is in the file when this returns."""
-    self.spent['compiling' if outcome.compiled else 'decoding'] += (
-        outcome.seconds)
+    if outcome.seconds:
+      self.spent['compiling' if outcome.compiled else 'decoding'] += (
+          outcome.seconds)
     for key in outcome.failed.keys() - self.failed.keys():
       self.failed[key] = outcome.failed[key]
       self._journal.note('failed', point=self._run.points[key].label, key=key,

@@ -3,6 +3,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 
 from spec_cascades import decode, targets, types, verify
 from spec_cascades.drafters import (
@@ -144,6 +145,20 @@ def test_rows_follow_the_exact_joint(name):
   state = spec(P, (Q, second), prompt(ROWS), keys(ROWS), LOSSLESS, Warp())
   assert p_value(tally(state), joint(LOSSLESS, Warp())) > LEVEL
   assert p_value(tally(state), joint(LOSSLESS, Warp(.9))) < LEVEL
+
+
+def test_block_verification_is_exact_where_the_first_drafts_an_end():
+  """How long rows are is as without drafts, but once in 1e6."""
+  def lengths(drafter, params):
+    spec = decode.GenSpecSample(
+        LM, drafter, 10, verify.Block() if params else verify.Rejection(),
+        eos=1)
+    state = spec(P, params, prompt(2**13), keys(2**13), LOSSLESS, Warp())
+    return np.bincount(state.lengths, minlength=11)[4:]
+
+  both = BOTH(chain.Chain(LM, 2), chain.Chain(LM, 2))
+  some = lengths(both, (Q, P + .5 * Q.T)), lengths(null.Null(), None)
+  assert stats.chi2_contingency(some).pvalue > 1e-6
 
 
 def test_each_learns_of_its_own_drafts_only():

@@ -74,14 +74,17 @@ def test_quality_of_a_plan_that_times_all_comes_from_what_is_timed():
 @given(kinds=st.lists(st.sampled_from('btf'), max_size=8))
 def test_a_batch_is_handed_in_while_the_next_is_on_the_device(kinds):
   """b: a batch, t: timed, f: a batch that fails before it is begun."""
-  log, left = [], list(enumerate(kinds))
+  log, given, left = [], [], list(enumerate(kinds))
 
   class Source:
     """Nobody else has anything."""
 
     def take(self, wait=True):
+      # What has failed is known when the next unit is asked for.
+      assert all(('done', i) in log for i in given if kinds[i] == 'f')
       if left:
         index, kind = left.pop(0)
+        given.append(index)
         return index, work.Unit(((str(index), 0, 0),), kind == 't')
       held = [i for i, _ in enumerate(kinds) if ('done', i) not in log]
       assert not wait or not held        # it would wait for itself
