@@ -163,7 +163,7 @@ def test_sampled_rows_follow_the_exact_joint():
 @pytest.mark.slow
 def test_a_round_follows_pi_of_the_spare_heads_q():
   """q at the root is that of head 1, and at drafts of depth 1 of head 2."""
-  target, warp = targets.TokenV3(.5), Warp(.8)
+  target, warp = targets.TokenV3(.9), Warp(.8)
   lm = heads.Headed(LM, heads.HeadsConfig(2, sequential=True))
   fresh = lm.fresh(P, jax.random.key(0))
   params = dict(model=P, heads=jax.tree.map(
