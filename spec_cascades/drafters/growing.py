@@ -77,14 +77,18 @@ def grown(lm: Any, params: Any, cache: Any, ctx: types.Context,
       last + 1, jnp.maximum(most, 1) + leaf))
   if full:
     over = (jnp.arange(length + 1)[None] >= last[:, None]) & ended[:, None]
-    q = q.replace(probs=jnp.where(
-        over[..., None], jax.nn.one_hot(0, q.probs.shape[-1]), q.probs))
-    tokens = tokens.at[:, 1:].set(jnp.where(
-        over, reduced.token_of(lm, params, 0), tokens[:, 1:]))
+    q, tokens = _certain(q, tokens, over, reduced.token_of(lm, params, 0))
   draft = types.Draft(types.chain(tokens[:, :-1], last),
                       reduced.widen(lm, params, q), calls, max_depth=length,
                       full=full)
   return draft, cache
+
+
+def _certain(q, tokens, over, first):
+  """The model's first token, with probability 1, behind nodes [B, N] `over`."""
+  sure = jax.nn.one_hot(0, q.probs.shape[-1])
+  return (q.replace(probs=jnp.where(over[..., None], sure, q.probs)),
+          tokens.at[:, 1:].set(jnp.where(over, first, tokens[:, 1:])))
 
 
 def _put(array, new, i):
