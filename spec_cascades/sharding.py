@@ -164,8 +164,8 @@ class Layout:
     def place(path, x):
       name = '/'.join(str(getattr(k, 'key', k)) for k in path)
       if packed(x):
-        return layers.Packed(self.parameter(
-            name, x.array.shape, config, turned=x.out_in), x.out_in)
+        return x.replace(array=self.parameter(
+            name, x.array.shape, config, turned=x.out_in))
       return self.parameter(name, x.shape, config)
 
     return jax.tree_util.tree_map_with_path(place, params, is_leaf=packed)
@@ -217,7 +217,7 @@ class Sharded:
 
   def pack(self, params: Any) -> Any:
     """Checkpoint layout -> decode layout, on the mesh."""
-    return self.place(self.lm.pack(params, joined=self.joined))
+    return self.place(self.lm.pack(params, joined=self.joined, cut=True))
 
   @property
   def joined(self) -> bool:

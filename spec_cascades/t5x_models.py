@@ -122,8 +122,9 @@ class SpeculativeModel(models.EncoderDecoderModel):
     """
     inputs = batch['encoder_input_tokens']
     b, length = batch['decoder_input_tokens'].shape
-    pair = _Pair(*(_Side(lm, lm.pack(core.unfreeze(x))) for lm, x in zip(
-        self._lms, (flax_mutables[VERIFIER], params))))
+    pair = _Pair(*(_Side(lm, lm.pack(core.unfreeze(x), cut=True))
+                   for lm, x in zip(self._lms,
+                                    (flax_mutables[VERIFIER], params))))
     drafter, draft_params = drafting.make(self._drafter, pair, self._gamma)
     spec = decode.GenSpecSample(pair.verifier.lm, drafter, length + 1,
                                 eos=self.output_vocabulary.eos_id)

@@ -308,8 +308,8 @@ def test_every_matrix_is_cut_in_both_layouts(name, rules):
   model = sharding.Sharded(lm, layout)
   assert model.joined == (rules == 'data')
   packed = jax.eval_shape(functools.partial(
-      layers.pack, joined=model.joined, tied=lm.config.logits_via_embedding),
-                          plain)
+      layers.pack, joined=model.joined, cut=True,
+      tied=lm.config.logits_via_embedding), plain)
   for tree in (plain, packed):
     shardings = layout.parameters(tree, lm.config)
     assert jax.tree.structure(shardings) == jax.tree.structure(tree)

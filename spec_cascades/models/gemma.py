@@ -119,7 +119,8 @@ class Attention(nn.Module):
     query = rotate(query, angle) * scale
     self.sow('intermediates', 'queries', query)          # for `Gemma.look`
     mixed = layers.attend(query, *memory, None, mask,
-                          soft_cap=cfg.attention_soft_cap)
+                          soft_cap=cfg.attention_soft_cap,
+                          kernel=layers.attends_by_kernel(self))
     out = layers.Dense(cfg.emb_dim, ('joined_kv', 'embed'), name='out')(mixed)
     return out, memory
 

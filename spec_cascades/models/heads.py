@@ -132,7 +132,8 @@ class Beside(reduced.Around, abc.ABC):
     """Checkpoint layout -> decode layout, of both."""
     model = self.lm.pack(params['model'], **kwargs)
     dtype = self.state(dict(model=model)).dtype
-    return dict(model=model, heads=layers.pack(params['heads'], dtype=dtype))
+    return dict(model=model, heads=layers.pack(
+        params['heads'], dtype=dtype, cut=kwargs.get('cut', False)))
 
   def states(self, params: Any, batch: Mapping[str, Array], **kwargs: Any):
     """See the verifier."""

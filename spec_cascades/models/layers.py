@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from spec_cascades import struct
+from spec_cascades.models import kernels as c_kernels
 
 # Sibling kernels that become one product when packed. In cross-attention the
 # query reads the decoder and the rest reads the encoder.
@@ -29,19 +30,39 @@ CROSS_ATTENTION = 'encoder_decoder_attention'
 ACTIVATIONS = {'relu': jax.nn.relu, 'gelu': jax.nn.gelu,
                'silu': jax.nn.silu, 'linear': lambda x: x}
 MATRICES = ('kernel', 'embedding')     # norms and biases keep their dtype
-# XLA's CPU backend packs the right operand of a product with 2 or more rows on
-# every call. For large weights that costs more than reading them: there the
-# weight is the left operand, [out, in] (docs/benchmarks.md has the figures).
+# On a CPU, float32 weights are read by a kernel of our own (`kernels`). Where
+# XLA reads them, its CPU backend packs the right operand of a product with 2 or
+# more rows on every call. For large weights that costs more than reading them:
+# there the weight is the left operand, [out, in] (see docs/benchmarks.md).
 OUT_IN_ELEMENTS = {'cpu': 2**20}
+# A table of embeddings up to this size is copied for its kernel, too.
+COPIED_ELEMENTS = 2**22
 
 dense_init = nn.initializers.variance_scaling(1.0, 'fan_in', 'truncated_normal')
 
 
 @struct.dataclass
 class Packed:
-  """The weight of one product: [out, in] if `out_in`, else [in, out]."""
-  array: Float[Array, '_ _']
+  """The weight of one product: [out, in] if `out_in`, else [in, out].
+
+  Attributes:
+    array: The weight, or its `kernels.panels` if it is `features` wide.
+    out_in: Which way it lies.
+    kernel: Whether `kernels` multiplies with it, and not XLA.
+    features: Of panels, how many there are; else 0.
+  """
+  array: Float[Array, '...']
   out_in: bool = struct.field(pytree_node=False, default=True)
+  kernel: bool = struct.field(pytree_node=False, default=False)
+  features: int = struct.field(pytree_node=False, default=0)
+
+  def take(self, columns: Int[Array, 'K']) -> Packed:
+    """The weight of some features only."""
+    if self.features:
+      flat = jnp.swapaxes(self.array, 0, 1).reshape(self.array.shape[1], -1)
+      return _panels(flat[:, columns])
+    axis = 0 if self.out_in else 1
+    return self.replace(array=jnp.take(self.array, columns, axis))
 
 
 class Spent(dict):
@@ -129,9 +150,25 @@ def call(layer: nn.Module, *arrays: Any, remat: bool, **static: Any) -> Any:
   return (nn.remat(run) if remat else run)(layer, *arrays)
 
 
+def by_kernel(dtype: Any, backend: str, cut: bool) -> bool:
+  """Whether our own kernels multiply, and not XLA."""
+  return (backend == 'cpu' and not cut and dtype == jnp.float32
+          and c_kernels.library() is not None)
+
+
+@jax.jit
+def _panels(matrix: Float[Array, 'in out']) -> Packed:
+  return Packed(c_kernels.panels(matrix), False, True, matrix.shape[1])
+
+
 def pack_kernels(kernels: Sequence[Float[Array, 'in out']],
-                 backend: str) -> Packed:
-  """Kernels side by side in the layout that `backend` reads fastest."""
+                 backend: str, cut: bool = False) -> Packed:
+  """Kernels side by side in the layout that `backend` reads fastest.
+
+  If a mesh is to `cut` arrays, products are XLA's on every backend.
+  """
+  if by_kernel(kernels[0].dtype, backend, cut):
+    return jax.block_until_ready(_panels_of(kernels))
   out_in = (sum(x.size for x in kernels)
             >= OUT_IN_ELEMENTS.get(backend, math.inf))
   # Of one array `concatenate` makes no copy.
@@ -146,8 +183,14 @@ def _turned(kernels: Sequence[Float[Array, 'in out']]
   return jnp.concatenate([x.T for x in kernels])
 
 
+@jax.jit
+def _panels_of(kernels: Sequence[Float[Array, 'in out']]) -> Packed:
+  return _panels(jnp.concatenate(kernels, 1))
+
+
 def pack(params: dict[str, Any], backend: str | None = None, *,
          dtype: Any = None, tied: bool = False, joined: bool = True,
+         cut: bool = False,
          fused: tuple[tuple[str, ...], ...] = FUSED) -> dict[str, Any]:
   """Checkpoint layout -> decode layout, for a tree of parameters.
 
@@ -162,6 +205,7 @@ def pack(params: dict[str, Any], backend: str | None = None, *,
     tied: The embedding is the head's weight too.
     joined: Whether siblings become one entry at all; where a mesh cuts what
       they compute, they can't.
+    cut: A mesh cuts what is packed.
     fused: Groups of sibling kernels that read the same input.
   """
   backend = backend or jax.default_backend()
@@ -171,26 +215,31 @@ def pack(params: dict[str, Any], backend: str | None = None, *,
       out[name] = jnp.asarray(child, dtype if name in MATRICES else None)
     elif set(child) == {'embedding'}:
       out[name] = _pack_table(jnp.asarray(child['embedding'], dtype),
-                              backend if tied else '')
+                              backend if tied else '', cut)
     elif set(child) == {'kernel'}:
       kernels[name] = jnp.asarray(child['kernel'], dtype)
     else:
       cross = name == CROSS_ATTENTION
-      out[name] = pack(child, backend, dtype=dtype, joined=joined,
+      out[name] = pack(child, backend, dtype=dtype, joined=joined, cut=cut,
                        fused=FUSED_CROSS if cross else FUSED)
   for group in fused if joined else ():
     if set(group) <= set(kernels):
       out[packed_name(group)] = pack_kernels(
-          [kernels.pop(name) for name in group], backend)
+          [kernels.pop(name) for name in group], backend, cut)
   for name in list(kernels):
-    out[name] = {'packed': pack_kernels([kernels.pop(name)], backend)}
+    out[name] = {'packed': pack_kernels([kernels.pop(name)], backend, cut)}
   return out
 
 
-def _pack_table(table: Float[Array, 'V E'], backend: str) -> dict[str, Any]:
+def _pack_table(table: Float[Array, 'V E'], backend: str,
+                cut: bool) -> dict[str, Any]:
   """An embedding, which is [out, in] already, and a head's weight if tied."""
   if backend not in OUT_IN_ELEMENTS:
     return {'embedding': table}
+  if by_kernel(table.dtype, backend, cut):
+    copied = table.size <= COPIED_ELEMENTS
+    packed = _panels(table.T) if copied else Packed(table, True, True)
+    return {'embedding': table, 'packed': packed}
   out_in = table.size >= OUT_IN_ELEMENTS[backend]
   return {'embedding': table,
           'packed': Packed(table if out_in else table.T, out_in)}
@@ -200,13 +249,13 @@ def narrow_head(params: dict[str, Any], tokens: Int[Array, 'K'], *,
                 tied: bool) -> dict[str, Any]:
   """Packed parameters whose head reads out only some tokens' logits."""
   if tied:
-    table = params['token_embedder']['embedding']
-    rows = Packed(table[tokens], out_in=True)
-    return {**params, 'token_embedder': {'embedding': table, 'packed': rows}}
+    embedder = params['token_embedder']
+    table = embedder['embedding']
+    packed = embedder.get('packed', Packed(table, out_in=True)).take(tokens)
+    return {**params, 'token_embedder': {'embedding': table, 'packed': packed}}
   packed = params['decoder']['logits_dense']['packed']
-  axis = 0 if packed.out_in else 1
-  rows = Packed(jnp.take(packed.array, tokens, axis), packed.out_in)
-  decoder = {**params['decoder'], 'logits_dense': {'packed': rows}}
+  decoder = {**params['decoder'],
+             'logits_dense': {'packed': packed.take(tokens)}}
   return {**params, 'decoder': decoder}
 
 
@@ -221,6 +270,11 @@ def linear(x: Float[Array, '*rows in'], weight: Packed, *,
 
   Barriers keep the left-operand form of an [out, in] weight.
   """
+  if weight.kernel:
+    flat = x.astype(jnp.float32).reshape(-1, x.shape[-1])
+    features = weight.features or len(weight.array)
+    y = c_kernels.product(flat, weight.array, features)
+    return y.reshape(*x.shape[:-1], features).astype(dtype or x.dtype)
   array = weight.array.astype(x.dtype)
   product = functools.partial(jnp.matmul, preferred_element_type=dtype)
   if not weight.out_in:
@@ -362,13 +416,17 @@ def attend(query: Float[Array, 'B N H D'], key: Float[Array, 'B K S D'],
            value: Float[Array, 'B K S D'], bias: Float[Array, 'B H N S'] | None,
            mask: Bool[Array, 'B N S'], *,
            soft_cap: float | None = None,
-           drop: Callable | None = None) -> Float[Array, 'B N HD']:
+           drop: Callable | None = None,
+           kernel: bool = False) -> Float[Array, 'B N HD']:
   """Attention with H query heads over K <= H key heads; softmax in float32.
 
   Scores are not scaled: scale the query. A `soft_cap` c maps scores to
-  c tanh(score / c). A node that may see nothing attends to all alike.
+  c tanh(score / c). A node that may see nothing attends to all alike. With
+  `kernel`, which has no gradient, nothing is dropped.
   """
   b, n, heads, width = query.shape
+  if kernel and c_kernels.attends(width):
+    return c_kernels.attention(query, key, value, bias, mask, soft_cap)
   groups, slots = key.shape[1:3]
   # Products with the caches on the right, as they are: on the left, a CPU would
   # turn over all values in every step.
@@ -387,6 +445,12 @@ def attend(query: Float[Array, 'B N H D'], key: Float[Array, 'B K S D'],
   mixed = (weight.reshape(b, groups, -1, slots) @ value).reshape(
       b, groups, heads // groups, n, width)
   return jnp.moveaxis(mixed, 3, 1).reshape(b, n, heads * width)
+
+
+def attends_by_kernel(module: nn.Module) -> bool:
+  """Whether a module's parameters, `out` among them, are packed for that."""
+  packed = module.variables.get('params', {}).get('out', {}).get('packed')
+  return packed is not None and packed.kernel
 
 
 def heads_of(x: Float[Array, 'B N HD'], heads: int) -> Float[Array, 'B N H D']:

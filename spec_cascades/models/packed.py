@@ -72,12 +72,13 @@ class PackedModel(abc.ABC):
     return self.variables(key)['params']
 
   def pack(self, params: dict[str, Any], *,
-           joined: bool = True) -> dict[str, Any]:
+           joined: bool = True, cut: bool = False) -> dict[str, Any]:
     """Checkpoint layout -> decode layout, matrices in activations' dtype.
 
-    Without `joined`, sibling matrices stay apart, see `layers.pack`.
+    Without `joined`, sibling matrices stay apart, and a mesh may `cut` them:
+    see `layers.pack`.
     """
-    return layers.pack(params, dtype=self.config.dtype, joined=joined,
+    return layers.pack(params, dtype=self.config.dtype, joined=joined, cut=cut,
                        tied=self.config.logits_via_embedding)
 
   def narrow(self, params: Any, tokens: Int[Array, 'K']) -> Any:

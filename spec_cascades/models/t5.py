@@ -95,7 +95,8 @@ class Attention(nn.Module):
     drop = nn.Dropout(cfg.dropout_rate, broadcast_dims=(-2,))
     mixed = layers.attend(
         query, *memory, bias, mask,
-        drop=functools.partial(drop, deterministic=deterministic))
+        drop=functools.partial(drop, deterministic=deterministic),
+        kernel=layers.attends_by_kernel(self))
     out = layers.Dense(cfg.emb_dim, ('joined_kv', 'embed'), name='out')(mixed)
     return out, memory
 

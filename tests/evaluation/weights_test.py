@@ -1,4 +1,5 @@
 """Published weights beside transformers: the same tokens, at any speed."""
+import jax
 import numpy as np
 import pytest
 
@@ -6,6 +7,7 @@ pytest.importorskip('transformers')
 pytest.importorskip('tokenizers')
 from spec_cascades.checkpoints import converting  # noqa: E402
 from spec_cascades.evaluation import copying, weights  # noqa: E402
+from spec_cascades.models import layers  # noqa: E402
 from tests import ggufs  # noqa: E402
 
 
@@ -32,11 +34,18 @@ def test_both_decode_the_same_tokens(both, lookup):
   assert len(ours) == len(tokens) + 20
 
 
+def is_packed(x):
+  return isinstance(x, layers.Packed)
+
+
 def test_a_step_reads_every_weight_but_an_untied_table(both):
   count = sum(x.numel() for x in both.theirs.parameters())
   table = both.theirs.get_input_embeddings().weight.numel()
   tied = both.lm.config.logits_via_embedding
-  assert both.nbytes == 4 * (count - (0 if tied else table))
+  filled = sum(x.array.size - x.features * x.array.shape[1] for x in
+               jax.tree.leaves(both.packed, is_leaf=is_packed)
+               if is_packed(x) and x.features)
+  assert both.nbytes == 4 * (count - (0 if tied else table) + filled)
 
 
 def test_loading_is_timed_in_processes_of_their_own(place):

@@ -1,0 +1,170 @@
+"""What decoding on a CPU spends its time on, in C: products and attention.
+
+XLA's CPU backend copies the weights of a product with two or more rows in every
+call, which costs more than reading them: a block of tokens then takes up to
+twice a single one, where reading weights is all that a step does. `product`
+reads them once, on all threads of XLA's pool, for one row or many, and a row's
+results have the same bits in any block. `attention` spares a layer some ten
+small programs, and the slots that nothing sees (figures: docs/benchmarks.md).
+
+Both are for float32. They are compiled when they are first needed, in seconds,
+by the C compiler that the machine has, and kept in
+~/.cache/spec_cascades/kernels. Without a compiler XLA does what they do, which
+is said once; SPEC_CASCADES_KERNELS=xla chooses that.
+"""
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import functools
+import hashlib
+import os
+import pathlib
+import platform
+import shutil
+import subprocess
+import tempfile
+import warnings
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+SOURCE = pathlib.Path(__file__).with_name('kernels.c')
+KEPT = '~/.cache/spec_cascades/kernels'
+CHOICE = 'SPEC_CASCADES_KERNELS'
+CHOICES = ('c', 'xla')
+COMPILERS = ('cc', 'gcc', 'clang')
+FLAGS = ('-O3', '-march=native', '-ffp-contract=fast', '-shared', '-fPIC')
+SYMBOLS = ('PanelProduct', 'TurnedProduct', 'Attention')
+
+
+@dataclasses.dataclass(frozen=True)
+class Library:
+  """Kernels that XLA knows.
+
+  Attributes:
+    path: The shared library.
+    width: Columns of a panel.
+  """
+  path: pathlib.Path
+  width: int
+
+  @classmethod
+  def load(cls, path: pathlib.Path) -> Library:
+    """Loads a shared library, and tells XLA of it; raises OSError."""
+    handle = ctypes.CDLL(str(path))
+    found = cls(path, handle.panel_width())
+    for symbol in SYMBOLS:
+      jax.ffi.register_ffi_target(
+          found.target(symbol), jax.ffi.pycapsule(getattr(handle, symbol)),
+          platform='cpu')
+    return found
+
+  def target(self, symbol: str) -> str:
+    """Its name in programs: of other sources or processors it is another."""
+    return f'spec_cascades_{symbol}_{self.path.stem}'
+
+
+@functools.cache
+def library() -> Library | None:
+  """The kernels of this machine; None where XLA does without.
+
+  Raises:
+    ValueError: The environment asks for neither of the two.
+  """
+  choice = os.environ.get(CHOICE, 'c')
+  if choice not in CHOICES:
+    raise ValueError(f'Got {CHOICE}={choice!r}; allowed: {", ".join(CHOICES)}.')
+  if choice == 'xla':
+    return None
+  try:
+    return Library.load(compiled())
+  except (OSError, subprocess.SubprocessError) as e:
+    warnings.warn(f'{e} Decoding on this CPU goes without kernels in C now, '
+                  f'and takes longer. Install a C compiler (gcc or clang), or '
+                  f'set {CHOICE}=xla to choose that.', stacklevel=2)
+    return None
+
+
+def name() -> str:
+  """Whose products and attention a CPU runs: 'c' or 'xla'."""
+  return 'c' if library() else 'xla'
+
+
+def panels(matrix: Float[Array, 'in out']) -> Float[Array, 'panels in width']:
+  """A matrix as the kernel reads it fastest, the last panel filled with 0."""
+  width = library().width
+  filled = jnp.pad(matrix, ((0, 0), (0, -matrix.shape[1] % width)))
+  return jnp.swapaxes(filled.reshape(len(matrix), -1, width), 0, 1)
+
+
+def product(x: Float[Array, 'rows in'], weight: Float[Array, '...'],
+            features: int) -> Float[Array, 'rows out']:
+  """x W, W being [out, in] or what `panels` makes of an [in, out]; float32."""
+  symbol = 'TurnedProduct' if weight.ndim == 2 else 'PanelProduct'
+  return _call(symbol, (len(x), features), x, weight)
+
+
+def attends(width: int) -> bool:
+  """Whether `attention` takes heads of this width."""
+  return width % library().width == 0
+
+
+def attention(query: Float[Array, 'B N H D'], key: Float[Array, 'B K S D'],
+              value: Float[Array, 'B K S D'],
+              bias: Float[Array, 'B H N S'] | None, mask: Bool[Array, 'B N S'],
+              soft_cap: float | None = None) -> Float[Array, 'B N HD']:
+  """`layers.attend` without dropout; a bias may have one row for all."""
+  b, n, heads, width = query.shape
+  if bias is None:
+    bias = jnp.zeros((0, heads, n, key.shape[2]))
+  return _call('Attention', (b, n, heads * width), query, key, value, bias,
+               mask, jnp.float32(soft_cap or 0))
+
+
+def _call(symbol, shape, *arrays):
+  return jax.ffi.ffi_call(
+      library().target(symbol), jax.ShapeDtypeStruct(shape, jnp.float32),
+      vmap_method='sequential')(*arrays)
+
+
+def compiled(flags: tuple[str, ...] = FLAGS) -> pathlib.Path:
+  """The shared library, made if there is none of this source on this CPU.
+
+  Raises:
+    OSError: There is no compiler, or no folder to write to.
+    subprocess.SubprocessError: It does not compile.
+  """
+  compiler = next(filter(None, map(
+      shutil.which, filter(None, (os.environ.get('CC'), *COMPILERS)))), None)
+  if compiler is None:
+    raise OSError(f'There is no C compiler ({", ".join(COMPILERS)}).')
+  include = pathlib.Path(jax.ffi.include_dir())
+  digest = hashlib.sha256(b'\0'.join([
+      SOURCE.read_bytes(), (include / 'xla/ffi/api/c_api.h').read_bytes(),
+      repr((compiler, flags)).encode(), _processor().encode()])).hexdigest()
+  made = pathlib.Path(KEPT).expanduser() / f'{digest[:16]}.so'
+  if not made.exists():
+    made.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=made.parent) as folder:
+      fresh = pathlib.Path(folder, made.name)
+      done = subprocess.run(
+          [compiler, *flags, f'-I{include}', str(SOURCE), '-o', str(fresh),
+           '-lm'], capture_output=True, text=True, check=False)
+      if done.returncode:
+        said = (done.stderr.strip().splitlines() or ['it said nothing'])[-1]
+        raise subprocess.SubprocessError(
+            f'{compiler} could not compile {SOURCE.name}: {said}.')
+      os.replace(fresh, made)
+  return made
+
+
+def _processor() -> str:
+  """What -march=native depends on."""
+  try:
+    lines = pathlib.Path('/proc/cpuinfo').read_text().splitlines()
+  except OSError:
+    return f'{platform.machine()} {platform.node()}'
+  return '\n'.join(sorted({x for x in lines if x.startswith(
+      ('flags', 'Features', 'model name', 'CPU part'))}))
