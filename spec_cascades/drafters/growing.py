@@ -43,14 +43,16 @@ def grown(lm: Any, params: Any, cache: Any, ctx: types.Context,
   if not full and ctx.live is not None:    # nobody waits for a row that is done
     most = jnp.where(ctx.live, most, 0)
 
+  # Of all steps at once, since a step is short.
+  draws = warp_lib.draws(ctx.warp, keys, length + 1)
+
   def visit(i, hidden, tokens, q, last):
     """Records q at node i and draws node i + 1."""
     new = ctx.warp(reduced.read(lm, params, hidden))
     q = jax.tree.map(lambda all, x: _put(all, x, i), q, new)
     if stop is not None:
       last = jnp.where((i < last) & stop(new), i, last)
-    fold = jax.vmap(jax.random.fold_in, (0, None))
-    child = jax.vmap(warp_lib.sample)(new.probs, fold(keys, i))
+    child = jax.vmap(warp_lib.inverted)(new.probs, draws[i])
     child = reduced.token_of(lm, params, child)
     last = jnp.where((i < last) & types.among(child, ctx.ends), i + 1, last)
     return _put(tokens, child, i + 1), q, last
