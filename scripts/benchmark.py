@@ -77,7 +77,8 @@ def header() -> str:
   version = importlib.metadata.version
   return (f'{datetime.date.today()}  {timing.machine()}  {timing.device()}  '
           f'load {os.getloadavg()[0]:.1f}  jax {version("jax")}  '
-          f'flax {version("flax")}  Python {platform.python_version()}')
+          f'flax {version("flax")}  Python {platform.python_version()}  '
+          f'kernels {environment.versions().get("kernels", "none")}')
 
 
 def names_of(dims: str) -> dict[str, str]:

@@ -9,6 +9,7 @@ import jax
 
 from spec_cascades.evaluation import results
 from spec_cascades.evaluation import timing
+from spec_cascades.models import kernels
 
 LIBRARIES = ('jax', 'jaxlib', 'flax', 'numpy', 'sacrebleu', 'sentencepiece')
 
@@ -20,8 +21,10 @@ def here() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-  """Of Python, the libraries and the backend's platform."""
+  """Of Python, the libraries and the backend's platform; on a CPU, kernels."""
   found = {name: importlib.metadata.version(name) for name in LIBRARIES}
+  if jax.default_backend() == 'cpu':
+    found['kernels'] = kernels.name()
   return dict(python=platform.python_version(), **found,
               platform=jax.devices()[0].client.platform_version.split('\n')[0])
 
