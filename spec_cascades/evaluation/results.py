@@ -19,7 +19,7 @@ from spec_cascades.data import files
 SCHEMA = 5
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 # Sources that decide which tokens come out, and what they are worth.
-ENGINE = ('*.py', 'targets/*.py', 'models/*.py', 'drafters/*.py',
+ENGINE = ('*.py', 'targets/*.py', 'models/*.py', 'models/*.c', 'drafters/*.py',
           'checkpoints/*.py',
           *(f'data/{name}.py'
             for name in ('gguf_tokenizers', 'public_datasets', 'templates',

@@ -295,7 +295,7 @@ int panel_width(void) { return WIDTH; }
 
 // ---------------------------------------------------------------- attention
 
-// e^x of x <= 0 to 2 units in the last place; 0 below the smallest normal number.
+// e^x of -100 <= x <= 0 to 2 units in the last place; 0 below -87.
 INLINE Vector exponential(Vector x) {
   const Vector turns = x * 1.44269504f;             // x / ln 2
   const Vector magic = (Vector){0} + 12582912.0f;   // 1.5 2^23 rounds to a whole
@@ -319,21 +319,22 @@ INLINE Vector larger(Vector a, Vector b) {
 }
 
 // Scores of one node, in place -> weights that add up to 1; of `slots` a multiple
-// of LANES, what the node does not see is at -INFINITY. All alike if it sees none.
-static void softmax(float *score, long slots, long all) {
+// of LANES, what the node does not see is at -INFINITY. What is not a number makes
+// all of them so.
+static void softmax(float *score, long slots) {
   Vector top = load(score), total = {0};
   Whole odd = {0};
-  for (long s = LANES; s < slots; s += LANES) top = larger(load(score + s), top);
+  for (long s = 0; s < slots; s += LANES) {
+    const Vector scores = load(score + s);
+    odd |= scores != scores;
+    top = larger(scores, top);
+  }
   float most = -INFINITY, sum = 0;
   for (int i = 0; i < LANES; ++i) most = top[i] > most ? top[i] : most;
-  if (most == -INFINITY) {
-    for (long s = 0; s < slots; ++s) score[s] = s < all ? 1.0f / all : 0;
-    return;
-  }
   for (long s = 0; s < slots; s += LANES) {
     const Vector shifted = load(score + s) - most;
     odd |= shifted != shifted;
-    const Vector e = exponential(larger(shifted, (Vector){0} - 200));
+    const Vector e = exponential(larger(shifted, (Vector){0} - 100));
     *(Vector *)(score + s) = e;
     total += e;
   }
@@ -380,13 +381,19 @@ static bool heads(const Work *work, long start, long end) {
         float *score = scores + r * padded;
         const float *bias = (const float *)work->arrays[3] +
             (((biases == 1 ? 0 : b) * count + h) * nodes + n + r) * slots;
+        bool sees = false;
         for (long s = 0; s < used; ++s) {
+          sees |= mask[r * slots + s];
           if (work->cap > 0) score[s] = work->cap * tanhf(score[s] / work->cap);
           if (biases) score[s] += bias[s];
           if (!mask[r * slots + s]) score[s] = -INFINITY;
         }
         for (long s = used; s < filled; ++s) score[s] = -INFINITY;
-        softmax(score, filled, slots);
+        if (sees) {
+          softmax(score, filled);
+        } else {            // all slots alike, of which `used` are then all
+          for (long s = 0; s < used; ++s) score[s] = 1.0f / slots;
+        }
       }
       for (long d = 0; d < width; d += WIDTH)
         some_columns(rows, (Tile){scores, value + d, work->y + at + d, used,
@@ -414,7 +421,7 @@ XLA_FFI_Error *Attention(XLA_FFI_CallFrame *call) {
   const int64_t *q = query->dims, *k = key->dims, *m = mask->dims;
   const int64_t *extra = bias->dims;
   const long rows = q[0], nodes = q[1], count = q[2], width = q[3], slots = k[2];
-  if (k[0] != rows || count % k[1] || k[3] != width || width % WIDTH ||
+  if (k[0] != rows || k[1] < 1 || slots < 1 || count % k[1] || k[3] != width || width % WIDTH ||
       memcmp(k, value->dims, 4 * sizeof *k) || m[0] != rows || m[1] != nodes ||
       m[2] != slots || (extra[0] && extra[0] != 1 && extra[0] != rows) ||
       (extra[0] && (extra[1] != count || extra[2] != nodes || extra[3] != slots)) ||

@@ -79,16 +79,22 @@ def library() -> Library | None:
   if choice == 'xla':
     return None
   try:
-    return Library.load(compiled())
+    path = compiled()
+    try:
+      return Library.load(path)
+    except OSError:                   # a damaged file, or of another system
+      path.unlink()
+      return Library.load(compiled())
   except (OSError, subprocess.SubprocessError) as e:
-    warnings.warn(f'{e} Decoding on this CPU goes without kernels in C now, '
-                  f'and takes longer. Install a C compiler (gcc or clang), or '
-                  f'set {CHOICE}=xla to choose that.', stacklevel=2)
+    warnings.warn(f'{str(e).rstrip(".")}. Decoding on this CPU goes without '
+                  'kernels in C now, and takes longer. Install a C compiler '
+                  f'(gcc or clang), or set {CHOICE}=xla to choose that.',
+                  stacklevel=2)
     return None
 
 
 def name() -> str:
-  """Whose products and attention a CPU runs: 'c' or 'xla'."""
+  """Whose products and attention this CPU has: 'c' or 'xla'."""
   return 'c' if library() else 'xla'
 
 
@@ -136,28 +142,36 @@ def compiled(flags: tuple[str, ...] = FLAGS) -> pathlib.Path:
     OSError: There is no compiler, or no folder to write to.
     subprocess.SubprocessError: It does not compile.
   """
+  include = pathlib.Path(jax.ffi.include_dir())
+  digest = hashlib.sha256(b'\0'.join([
+      SOURCE.read_bytes(), (include / 'xla/ffi/api/c_api.h').read_bytes(),
+      repr((flags, platform.libc_ver())).encode(), _processor().encode()]))
+  folder = pathlib.Path(os.path.expanduser(KEPT))
+  if not folder.is_absolute():
+    raise OSError('There is no home directory to keep kernels in.')
+  made = folder / f'{digest.hexdigest()[:16]}.so'
+  if not made.exists():
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as fresh:
+      _compile(flags, include, pathlib.Path(fresh, made.name))
+      os.replace(pathlib.Path(fresh, made.name), made)
+  return made
+
+
+def _compile(flags, include, output):
+  """Raises what `compiled` does."""
   compiler = next(filter(None, map(
       shutil.which, filter(None, (os.environ.get('CC'), *COMPILERS)))), None)
   if compiler is None:
     raise OSError(f'There is no C compiler ({", ".join(COMPILERS)}).')
-  include = pathlib.Path(jax.ffi.include_dir())
-  digest = hashlib.sha256(b'\0'.join([
-      SOURCE.read_bytes(), (include / 'xla/ffi/api/c_api.h').read_bytes(),
-      repr((compiler, flags)).encode(), _processor().encode()])).hexdigest()
-  made = pathlib.Path(KEPT).expanduser() / f'{digest[:16]}.so'
-  if not made.exists():
-    made.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=made.parent) as folder:
-      fresh = pathlib.Path(folder, made.name)
-      done = subprocess.run(
-          [compiler, *flags, f'-I{include}', str(SOURCE), '-o', str(fresh),
-           '-lm'], capture_output=True, text=True, check=False)
-      if done.returncode:
-        said = (done.stderr.strip().splitlines() or ['it said nothing'])[-1]
-        raise subprocess.SubprocessError(
-            f'{compiler} could not compile {SOURCE.name}: {said}.')
-      os.replace(fresh, made)
-  return made
+  done = subprocess.run(
+      [compiler, *flags, f'-I{include}', str(SOURCE), '-o', str(output), '-lm'],
+      capture_output=True, text=True, check=False)
+  if done.returncode:
+    said = done.stderr.strip().splitlines() or ['it said nothing']
+    error = next((x for x in said if 'error' in x), said[-1])
+    raise subprocess.SubprocessError(
+        f'{compiler} could not compile {SOURCE.name}: {error}.')
 
 
 def _processor() -> str:

@@ -185,7 +185,12 @@ def _turned(kernels: Sequence[Float[Array, 'in out']]
 
 @jax.jit
 def _panels_of(kernels: Sequence[Float[Array, 'in out']]) -> Packed:
-  return _panels(jnp.concatenate(kernels, 1))
+  width = c_kernels.library().width
+  if any(x.shape[1] % width for x in kernels[:-1]):
+    return _panels(jnp.concatenate(kernels, 1))
+  # Panel by panel there is no array in between.
+  return Packed(jnp.concatenate([c_kernels.panels(x) for x in kernels]), False,
+                True, sum(x.shape[1] for x in kernels))
 
 
 def pack(params: dict[str, Any], backend: str | None = None, *,

@@ -202,6 +202,24 @@ def test_what_is_not_finite_shows_where_it_is_seen(build, value):
   assert np.isfinite(found[0, [0, 2]]).all()
 
 
+@pytest.mark.parametrize('case', ['query', 'all keys', 'keys that are seen'])
+@pytest.mark.parametrize('value', [np.nan, -np.inf])
+def test_where_nothing_is_finite_no_result_is(build, case, value):
+  query, key, values, _, mask = map(np.copy, (
+      np.ones((1, 2, 1, 64), np.float32), np.ones((1, 1, 20, 64), np.float32),
+      np.ones((1, 1, 20, 64), np.float32), 0, np.ones((1, 2, 20), bool)))
+  if case == 'query':
+    query[0, 0] = value
+  else:
+    seen = 20 if case == 'all keys' else 3
+    key[0, 0, :seen, 5] = value
+    mask[0, 0, seen:] = False
+  found = np.asarray(kernels.attention(query, key, values, None, mask))
+  if np.isnan(value) or case != 'keys that are seen':
+    assert np.isnan(found[0, 0]).all()
+  assert not (found[0, 0] == 1).all()
+
+
 def test_misfits_are_refused():
   x, w = jnp.ones((2, 8)), jnp.ones((4, 8))
   with pytest.raises(Exception, match='shapes of a product do not fit'):
@@ -255,6 +273,16 @@ def test_models_are_those_without(name):
 
 
 @pytest.mark.parametrize('name', MODELS)
+def test_damaged_keys_show_in_the_logits(name):
+  lm = MODELS[name]
+  params = jax.tree_util.tree_map_with_path(
+      lambda path, x: x * jnp.nan if any(
+          getattr(k, 'key', '') == 'key' for k in path) else x,
+      lm.init_params(jax.random.key(6)))
+  assert not np.isfinite(scores(lm, lm.pack(params), 4)).any()
+
+
+@pytest.mark.parametrize('name', MODELS)
 def test_a_narrow_head_reads_its_tokens(name):
   lm = MODELS[name]
   params = lm.pack(lm.init_params(jax.random.key(1)))
@@ -302,6 +330,7 @@ def test_without_a_compiler_xla_multiplies_and_it_is_said(
     monkeypatch, tmp_path):
   library = fresh(monkeypatch)
   monkeypatch.setenv('PATH', str(tmp_path))
+  monkeypatch.setattr(kernels, 'KEPT', str(tmp_path))
   monkeypatch.delenv('CC', raising=False)
   with pytest.warns(UserWarning, match='There is no C compiler.*Install'):
     assert library() is None
@@ -312,11 +341,12 @@ def test_without_a_compiler_xla_multiplies_and_it_is_said(
 def test_a_compiler_that_fails_is_quoted(monkeypatch, tmp_path):
   library = fresh(monkeypatch)
   bad = tmp_path / 'cc'
-  bad.write_text('#!/bin/sh\necho "kernels.c:1: no such luck" >&2\nexit 1\n')
+  bad.write_text('#!/bin/sh\necho "kernels.c:1: error: no such luck" >&2\n'
+                 'echo "note: but once" >&2\nexit 1\n')
   bad.chmod(bad.stat().st_mode | stat.S_IEXEC)
   monkeypatch.setenv('CC', str(bad))
   monkeypatch.setattr(kernels, 'KEPT', str(tmp_path / 'kept'))
-  with pytest.warns(UserWarning, match='could not compile.*no such luck'):
+  with pytest.warns(UserWarning, match='could not compile.*no such luck\\. '):
     assert library() is None
   assert not list(pathlib.Path(tmp_path, 'kept').iterdir())
 
@@ -327,6 +357,29 @@ def test_a_folder_that_cannot_be_made_is_said(monkeypatch, tmp_path):
   monkeypatch.setattr(kernels, 'KEPT', str(tmp_path / 'file' / 'kept'))
   with pytest.warns(UserWarning, match='file'):
     assert library() is None
+
+
+def test_without_a_home_it_is_said(monkeypatch):
+  library = fresh(monkeypatch)
+  monkeypatch.setattr(os.path, 'expanduser', lambda path: path)
+  with pytest.warns(UserWarning, match='no home directory'):
+    assert library() is None
+
+
+def test_a_damaged_library_is_made_again(monkeypatch, tmp_path):
+  library = fresh(monkeypatch)
+  monkeypatch.setattr(kernels, 'KEPT', str(tmp_path))
+  monkeypatch.setattr(kernels, 'SYMBOLS', ())     # those are known already
+  path = kernels.compiled()
+  path.write_bytes(b'')
+  assert library().path == path and path.stat().st_size > 0
+
+
+def test_what_is_kept_needs_no_compiler(monkeypatch):
+  kernels.compiled()
+  monkeypatch.setenv('PATH', '/nowhere')
+  monkeypatch.delenv('CC', raising=False)
+  assert kernels.compiled().exists()
 
 
 def test_the_environment_chooses(monkeypatch):
