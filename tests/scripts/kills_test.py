@@ -52,7 +52,7 @@ def test_twenty_kills_change_nothing(tmp_path):
   whole, killed = tmp_path / 'whole', tmp_path / 'killed'
   straight = finish(whole)
   draw, total = random.Random(0), POINTS * (EXAMPLES + TIMED)
-  moments = [(0, draw.uniform(1, 30)) for _ in range(KILLS // 4)]
+  moments = [(0, draw.uniform(1, 10)) for _ in range(KILLS // 4)]
   moments += [(int(total * x), draw.uniform(0, .1)) for x in sorted(
       draw.uniform(.001, .95) for _ in range(KILLS - len(moments)))]
   sizes = []
