@@ -86,10 +86,11 @@ def library() -> Library | None:
       path.unlink()
       return Library.load(compiled())
   except (OSError, subprocess.SubprocessError) as e:
-    warnings.warn(f'{str(e).rstrip(".")}. Decoding on this CPU goes without '
-                  'kernels in C now, and takes longer. Install a C compiler '
-                  f'(gcc or clang), or set {CHOICE}=xla to choose that.',
-                  stacklevel=2)
+    # Explicitly, so that no line of ours is quoted behind it.
+    warnings.warn_explicit(
+        f'{str(e).rstrip(".")}. Decoding on this CPU goes without kernels in C '
+        'now, and takes longer. Install a C compiler (gcc or clang), or set '
+        f'{CHOICE}=xla to choose that.', UserWarning, 'spec_cascades', 1)
     return None
 
 
