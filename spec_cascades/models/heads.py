@@ -129,7 +129,7 @@ class Beside(reduced.Around, abc.ABC):
     return jax.eval_shape(self.lm.embed, params['model'], jnp.int32(0))
 
   def pack(self, params: Any, **kwargs: bool) -> Any:
-    """Checkpoint layout -> decode layout, of both."""
+    """Checkpoint layout -> decode layout, of both, see `layers.pack`."""
     model = self.lm.pack(params['model'], **kwargs)
     dtype = self.state(dict(model=model)).dtype
     return dict(model=model, heads=layers.pack(
