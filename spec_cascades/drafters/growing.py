@@ -48,11 +48,10 @@ def grown(lm: Any, params: Any, cache: Any, ctx: types.Context,
 
   def visit(i, hidden, tokens, q, last):
     """Records q at node i and draws node i + 1."""
-    new = ctx.warp(reduced.read(lm, params, hidden))
+    new, child = ctx.warp.drawn(reduced.read(lm, params, hidden), draws[i])
     q = jax.tree.map(lambda all, x: _put(all, x, i), q, new)
     if stop is not None:
       last = jnp.where((i < last) & stop(new), i, last)
-    child = jax.vmap(warp_lib.inverted)(new.probs, draws[i])
     child = reduced.token_of(lm, params, child)
     last = jnp.where((i < last) & types.among(child, ctx.ends), i + 1, last)
     return _put(tokens, child, i + 1), q, last

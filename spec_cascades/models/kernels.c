@@ -5,6 +5,7 @@
 // vector (`columns`), or one such sum a lane and then a sum of the lanes (`dots`):
 // the same bits whatever the number of rows and of threads, and the place of the row.
 #include <math.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -24,8 +25,10 @@ enum { LANES = 4, VECTORS = 2, ROWS = 8, MOST = 8, OUTS = 3 };
 enum { WIDTH = LANES * VECTORS };
 _Static_assert(MOST <= ROWS && ROWS <= 12, "attention's rows are one tile's");
 enum { AHEAD = 4096 };      // floats that are fetched ahead
-enum { CHUNK = 8192 };      // floats that a thread should read at least
-enum { PATIENCE = 1000 };   // pauses for a thread that has not begun
+enum { CHUNK = 4096 };      // floats that a thread should read at least
+enum { PATIENCE = 500 };    // pauses for a thread that has not begun
+enum { LINGER = 4000 };     // and of one that waits for more work: some 50 us
+enum { SEATS = 64 };        // for threads that do
 
 typedef float Vector __attribute__((vector_size(4 * LANES), aligned(4)));
 typedef int32_t Whole __attribute__((vector_size(4 * LANES), aligned(4)));
@@ -125,8 +128,8 @@ APART void some_dots(long rows, Tile t, long outs) {
 // ---------------------------------------------------------------- work
 
 // Units that threads take in parts of `size`. Who comes too late finds none left:
-// the first thread waits a little for those that have not begun, which keeps them
-// awake for the next product, and does their part if that was in vain.
+// the first thread waits a little for those that have not begun, and does their part
+// if that was in vain.
 typedef struct Work {
   bool (*some)(const struct Work *, long, long);
   const void *arrays[5];
@@ -153,15 +156,49 @@ static void let_go(Work *work) {
   if (atomic_fetch_sub(&work->holders, 1) == 1) free(work);
 }
 
-static void help(void *work) {
-  while (take(work)) {}
-  let_go(work);
-}
-
 static void pause_a_little(void) {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
 #endif
+}
+
+// To wake a thread of XLA's pool takes longer than many a product. So who has done
+// its part takes a seat and waits for more work, which is then handed to it there;
+// meanwhile it leaves its processor to whoever else needs it.
+static Work none;
+static _Atomic(Work *) seats[SEATS];     // NULL: free; &none: someone waits
+
+static bool handed(Work *work) {
+  for (long i = 0; i < SEATS; ++i) {
+    Work *there = &none;
+    if (atomic_load(&seats[i]) == &none &&
+        atomic_compare_exchange_strong(&seats[i], &there, work)) return true;
+  }
+  return false;
+}
+
+static _Atomic(Work *) *take_seat(void) {
+  for (long i = 0; i < SEATS; ++i) {
+    Work *there = NULL;
+    if (atomic_compare_exchange_strong(&seats[i], &there, &none)) return &seats[i];
+  }
+  return NULL;
+}
+
+static void help(void *given) {
+  Work *work = given;
+  for (;;) {
+    while (take(work)) {}
+    let_go(work);
+    _Atomic(Work *) *seat = take_seat();
+    if (!seat) return;
+    for (long i = 0; i < LINGER && atomic_load(seat) == &none; ++i) {
+      pause_a_little();
+      if (i % 16 == 15) sched_yield();
+    }
+    work = atomic_exchange(seat, NULL);
+    if (work == &none) return;
+  }
 }
 
 static XLA_FFI_Error *refuse(XLA_FFI_CallFrame *call, const char *message) {
@@ -194,6 +231,7 @@ static XLA_FFI_Error *finish(XLA_FFI_CallFrame *call, const Work like,
         .struct_size = XLA_FFI_ThreadPool_Schedule_Args_STRUCT_SIZE,
         .ctx = call->ctx, .task = help, .data = work};
     atomic_fetch_add(&work->holders, 1);
+    if (handed(work)) continue;
     error = call->api->XLA_FFI_ThreadPool_Schedule(&args);
     if (error) let_go(work);
   }
@@ -206,7 +244,11 @@ static XLA_FFI_Error *finish(XLA_FFI_CallFrame *call, const Work like,
   for (long i = 0; i < PATIENCE && atomic_load(&work->next) < work->units; ++i)
     pause_a_little();
   while (take(work)) {}
-  while (atomic_load(&work->done) < work->units) pause_a_little();
+  for (long i = 0; atomic_load(&work->done) < work->units; ++i) {
+    pause_a_little();
+    // So late, a thread with a part may wait for this processor.
+    if (i >= PATIENCE) sched_yield();
+  }
   const bool failed = atomic_load(&work->failed);
   let_go(work);
   return failed ? refuse(call, "No memory is left.") : NULL;

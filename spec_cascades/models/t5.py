@@ -333,7 +333,7 @@ class Transformer(nn.Module):
     cfg = self.config
     wide = layers.front(hidden, cfg.emb_dim).astype(jnp.float32)
     if cfg.logits_via_embedding:
-      return self.token_embedder.attend(wide) / cfg.emb_dim**0.5
+      return self.token_embedder.attend(wide / cfg.emb_dim**0.5)
     return self.decoder.readout(wide)
 
 
