@@ -22,7 +22,7 @@ import jax
 from jax import sharding as jax_sharding
 import numpy as np
 
-from spec_cascades.models import layers
+from spec_cascades.models import products
 
 AXES = ('data', 'model')
 # Logical axis -> axis of the mesh; axes that are not listed are not cut.
@@ -46,8 +46,8 @@ PARAMETERS = {
     'query_bias': ('heads',), 'key_bias': ('kv_heads',),
     'value_bias': ('kv_heads',), 'wi': ('embed', 'mlp'),
     'wi_0': ('embed', 'mlp'), 'wi_1': ('embed', 'mlp'), 'wo': ('mlp', 'embed'),
-    **{layers.packed_name(group): ('embed', None)
-       for group in (*layers.FUSED, *layers.FUSED_CROSS)}}
+    **{products.packed_name(group): ('embed', None)
+       for group in (*products.FUSED, *products.FUSED_CROSS)}}
 JOINED = ('heads', 'kv_heads', 'mlp')    # what packing may put side by side
 SLOTS = ('batch', 'kv_heads', None, None)          # keys and values
 
@@ -159,7 +159,7 @@ class Layout:
 
   def parameters(self, params: Any, config: Any = None) -> Any:
     """Shardings of a tree of parameters, in either layout."""
-    packed = lambda x: isinstance(x, layers.Packed)
+    packed = lambda x: isinstance(x, products.Packed)
 
     def place(path, x):
       name = '/'.join(str(getattr(k, 'key', k)) for k in path)

@@ -27,7 +27,7 @@ from spec_cascades import warp as warp_lib
 from spec_cascades.drafters.chain import Chain
 from spec_cascades.evaluation import hlo
 from spec_cascades.evaluation import rules as rules_lib
-from spec_cascades.models import gemma, layers, t5
+from spec_cascades.models import gemma, products, t5
 from tests.common import keys, select
 from tests.devices_test import FLAGS
 from tests.models import margins_test, tiny
@@ -308,7 +308,7 @@ def test_every_matrix_is_cut_in_both_layouts(name, rules):
   model = sharding.Sharded(lm, layout)
   assert model.joined == (rules == 'data')
   packed = jax.eval_shape(functools.partial(
-      layers.pack, joined=model.joined, cut=True,
+      products.pack, joined=model.joined, cut=True,
       tied=lm.config.logits_via_embedding), plain)
   for tree in (plain, packed):
     shardings = layout.parameters(tree, lm.config)

@@ -24,7 +24,7 @@ from spec_cascades.evaluation import meshes
 from spec_cascades.evaluation import pairs
 from spec_cascades.models import features
 from spec_cascades.models import heads
-from spec_cascades.models import layers
+from spec_cascades.models import products
 from spec_cascades.models import masks as masks_lib
 
 
@@ -45,7 +45,7 @@ class Part:
   def params(self) -> Any:
     """Its parameters in decode layout, made once: every program shares them.
     """
-    return layers.pack(self.checkpoint)
+    return products.pack(self.checkpoint)
 
 
 def whole(path: str, pair: pairs.Pair) -> tuple[pairs.Model, str]:

@@ -16,7 +16,7 @@ from spec_cascades.checkpoints import loading
 from spec_cascades.checkpoints import native
 from spec_cascades.evaluation import meshes
 from spec_cascades.evaluation import text
-from spec_cascades.models import layers
+from spec_cascades.models import products
 from spec_cascades.models import reduced
 from spec_cascades.models import t5
 
@@ -72,7 +72,7 @@ def outlined(model: Model) -> Model:
   return found
 
 
-class _Trimmed(layers.Spent):
+class _Trimmed(products.Spent):
   """What was let go is given back to the system, too."""
 
   @property

@@ -32,7 +32,7 @@ from spec_cascades.evaluation import chips
 from spec_cascades.evaluation import faults as faults_lib
 from spec_cascades.evaluation import hlo
 from spec_cascades.evaluation import pairs
-from spec_cascades.models import layers
+from spec_cascades.models import products
 from spec_cascades.models import prefill
 from spec_cascades.models import presets
 from spec_cascades.models import t5
@@ -383,7 +383,7 @@ def _params(model: sharding.Sharded) -> Any:
       sep='/')
   config = model.config
   packed = jax.eval_shape(functools.partial(
-      layers.pack, backend='tpu', dtype=config.dtype, joined=model.joined,
+      products.pack, backend='tpu', dtype=config.dtype, joined=model.joined,
       tied=config.logits_via_embedding), plain)
   return _placed(packed, model.layout.parameters(packed, config))
 

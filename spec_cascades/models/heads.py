@@ -32,6 +32,7 @@ from spec_cascades import check
 from spec_cascades import types
 from spec_cascades.models import layered
 from spec_cascades.models import layers
+from spec_cascades.models import products
 from spec_cascades.models import reduced
 
 
@@ -129,10 +130,10 @@ class Beside(reduced.Around, abc.ABC):
     return jax.eval_shape(self.lm.embed, params['model'], jnp.int32(0))
 
   def pack(self, params: Any, **kwargs: bool) -> Any:
-    """Checkpoint layout -> decode layout, of both, see `layers.pack`."""
+    """Checkpoint layout -> decode layout, of both, see `products.pack`."""
     model = self.lm.pack(params['model'], **kwargs)
     dtype = self.state(dict(model=model)).dtype
-    return dict(model=model, heads=layers.pack(
+    return dict(model=model, heads=products.pack(
         params['heads'], dtype=dtype, cut=kwargs.get('cut', False)))
 
   def states(self, params: Any, batch: Mapping[str, Array], **kwargs: Any):

@@ -9,7 +9,7 @@ from flax import linen as nn
 import jax
 from jaxtyping import Array, Float, Int, Key
 
-from spec_cascades.models import layers
+from spec_cascades.models import products
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,15 +76,16 @@ class PackedModel(abc.ABC):
     """Checkpoint layout -> decode layout, matrices in activations' dtype.
 
     Without `joined`, sibling matrices stay apart, and a mesh may `cut` them:
-    see `layers.pack`.
+    see `products.pack`.
     """
-    return layers.pack(params, dtype=self.config.dtype, joined=joined, cut=cut,
-                       tied=self.config.logits_via_embedding)
+    return products.pack(
+        params, dtype=self.config.dtype, joined=joined, cut=cut,
+        tied=self.config.logits_via_embedding)
 
   def narrow(self, params: Any, tokens: Int[Array, 'K']) -> Any:
     """Packed parameters whose head predicts only `tokens`."""
-    return layers.narrow_head(params, tokens,
-                              tied=self.config.logits_via_embedding)
+    return products.narrow_head(params, tokens,
+                                tied=self.config.logits_via_embedding)
 
   def head(self, params: Any, hidden: Float[Array, '*axes E']):
     """Logits [*axes, V], float32."""

@@ -22,11 +22,12 @@ from spec_cascades import cache as cache_lib
 from spec_cascades import struct
 from spec_cascades import types
 from spec_cascades.models import layers
+from spec_cascades.models import products
 from spec_cascades.models import packed
 from spec_cascades.models import positions
 from spec_cascades.models import segments
 
-SUBLAYERS = SELF, CROSS, MLP = 'self_attention', layers.CROSS_ATTENTION, 'mlp'
+SUBLAYERS = SELF, CROSS, MLP = 'self_attention', products.CROSS_ATTENTION, 'mlp'
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,7 +18,7 @@ from spec_cascades.drafters import chain
 from spec_cascades.evaluation import pairs
 from spec_cascades.evaluation import text
 from spec_cascades.evaluation import translate
-from spec_cascades.models import layers
+from spec_cascades.models import products
 from spec_cascades.models import t5
 from tests import ggufs
 from tests.checkpoints import hubs
@@ -174,14 +174,14 @@ def test_the_checkpoint_is_let_go_while_it_is_packed(monkeypatch):
   want, model = lm.pack(make().unpacked()), make()
   sizes = [x.nbytes for x in jax.tree.leaves(model.checkpoint)]
   held = lambda: sum(x.nbytes for x in jax.live_arrays())
-  before, most, pack = held(), [], layers.pack_kernels
+  before, most, pack = held(), [], products.pack_kernels
 
   def watched(*args):
     out = pack(*args)
     most.append(held())
     return out
 
-  monkeypatch.setattr(layers, 'pack_kernels', watched)
+  monkeypatch.setattr(products, 'pack_kernels', watched)
   packed = model.params
   # Four sibling kernels, old and new; and a tied table that is so small has a
   # transposed copy.

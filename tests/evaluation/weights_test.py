@@ -7,7 +7,7 @@ pytest.importorskip('transformers')
 pytest.importorskip('tokenizers')
 from spec_cascades.checkpoints import converting  # noqa: E402
 from spec_cascades.evaluation import copying, weights  # noqa: E402
-from spec_cascades.models import layers  # noqa: E402
+from spec_cascades.models import products  # noqa: E402
 from tests import ggufs  # noqa: E402
 
 
@@ -35,7 +35,7 @@ def test_both_decode_the_same_tokens(both, lookup):
 
 
 def is_packed(x):
-  return isinstance(x, layers.Packed)
+  return isinstance(x, products.Packed)
 
 
 def test_a_step_reads_every_weight_but_an_untied_table(both):

@@ -20,6 +20,7 @@ from spec_cascades.drafters import chain
 from spec_cascades.models import gemma
 from spec_cascades.models import kernels
 from spec_cascades.models import layers
+from spec_cascades.models import products
 from spec_cascades.models import t5
 
 X86 = platform.machine() in ('x86_64', 'AMD64')
@@ -57,7 +58,7 @@ def close(found, x, w):
   np.testing.assert_array_less(np.abs(found - exact), bound)
 
 
-def products(x, w):
+def multiplied(x, w):
   """Both layouts' results."""
   x, w = jnp.asarray(x), jnp.asarray(w)
   yield kernels.product(x, kernels.panels(w), w.shape[1])
@@ -71,7 +72,7 @@ def products(x, w):
 def test_products_are_those_of_numpy(build, shape):
   rows, depth, features = shape
   x, w = normal(0, rows, depth), normal(1, depth, features)
-  for found in products(x, w):
+  for found in multiplied(x, w):
     assert found.shape == (rows, features) and found.dtype == jnp.float32
     close(np.asarray(found), x, w)
 
@@ -81,7 +82,7 @@ def test_products_are_those_of_numpy(build, shape):
 @hypothesis.settings(max_examples=30, deadline=None)
 def test_products_of_any_shape(rows, depth, features, seed):
   x, w = normal(seed, rows, depth), normal(seed + 1, depth, features)
-  for found in products(x, w):
+  for found in multiplied(x, w):
     close(np.asarray(found), x, w)
 
 
@@ -100,7 +101,7 @@ def test_a_row_has_the_same_bits_in_any_block(build, rows):
 def test_what_is_not_finite_stays_in_its_row(build):
   x, w = normal(4, 4, 50), normal(5, 50, 70)
   x[1, 7], x[2, 9] = np.nan, np.inf
-  for found in map(np.asarray, products(x, w)):
+  for found in map(np.asarray, multiplied(x, w)):
     assert np.isfinite(found[[0, 3]]).all()
     assert np.isnan(found[1]).all() and np.isinf(found[2]).all()
 
@@ -265,8 +266,8 @@ def test_models_are_those_without(name):
   params = lm.init_params(jax.random.key(0))
   packed = lm.pack(params)
   assert any(x.kernel for x in jax.tree.leaves(
-      packed, is_leaf=lambda x: isinstance(x, layers.Packed))
-      if isinstance(x, layers.Packed))
+      packed, is_leaf=lambda x: isinstance(x, products.Packed))
+      if isinstance(x, products.Packed))
   want = scores(lm, by_xla(lm, params), 8)
   for steps in (1, 2, 4, 8):
     np.testing.assert_allclose(scores(lm, packed, steps), want, atol=2e-5)
@@ -294,7 +295,7 @@ def test_a_narrow_head_reads_its_tokens(name):
 
 
 def test_a_large_table_is_not_copied(monkeypatch):
-  monkeypatch.setattr(layers, 'COPIED_ELEMENTS', 100)
+  monkeypatch.setattr(products, 'COPIED_ELEMENTS', 100)
   lm = t5.T5(t5.T5Config(vocab_size=77, emb_dim=32, num_heads=2, head_dim=32,
                          num_encoder_layers=1, num_decoder_layers=1,
                          mlp_dim=48, logits_via_embedding=True))
