@@ -11,6 +11,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "xla/ffi/api/c_api.h"
 
@@ -26,9 +27,10 @@ enum { WIDTH = LANES * VECTORS };
 _Static_assert(MOST <= ROWS && ROWS <= 12, "attention's rows are one tile's");
 enum { AHEAD = 4096 };      // floats that are fetched ahead
 enum { CHUNK = 4096 };      // floats that a thread should read at least
-enum { PATIENCE = 500 };    // pauses for a thread that has not begun
-enum { LINGER = 4000 };     // and of one that waits for more work: some 50 us
-enum { SEATS = 64 };        // for threads that do
+enum { PATIENCE = 6000 };   // ns that a thread waits for others to begin
+enum { LINGER = 50000 };    // ns that it waits for more work
+enum { TURN = 2000000 };    // ns after which it waits no more
+enum { SEATS = 16 };        // threads that may wait at once
 
 typedef float Vector __attribute__((vector_size(4 * LANES), aligned(4)));
 typedef int32_t Whole __attribute__((vector_size(4 * LANES), aligned(4)));
@@ -156,48 +158,73 @@ static void let_go(Work *work) {
   if (atomic_fetch_sub(&work->holders, 1) == 1) free(work);
 }
 
+static int64_t nanoseconds(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+}
+
 static void pause_a_little(void) {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("isb");
 #endif
 }
 
-// To wake a thread of XLA's pool takes longer than many a product. So who has done
-// its part takes a seat and waits for more work, which is then handed to it there;
-// meanwhile it leaves its processor to whoever else needs it.
-static Work none;
-static _Atomic(Work *) seats[SEATS];     // NULL: free; &none: someone waits
+// To wake a thread of XLA's pool takes longer than many a product. So one that has
+// helped takes a seat and waits for more work, which is then handed to it there. It
+// leaves its processor to whoever else needs it, and its thread to the pool if others
+// of our tasks wait for one, and after a TURN.
+typedef struct { _Alignas(64) _Atomic(Work *) work; } Seat;   // NULL: nobody is there
+static Seat seats[SEATS];
+static Work none;                        // what is there while somebody waits
+static atomic_long scheduled;            // tasks of ours that have not begun
+static _Thread_local bool scheduling;    // XLA may run a task at once, in the caller
 
 static bool handed(Work *work) {
   for (long i = 0; i < SEATS; ++i) {
     Work *there = &none;
-    if (atomic_load(&seats[i]) == &none &&
-        atomic_compare_exchange_strong(&seats[i], &there, work)) return true;
+    if (atomic_load(&seats[i].work) == &none &&
+        atomic_compare_exchange_strong(&seats[i].work, &there, work)) return true;
   }
   return false;
 }
 
-static _Atomic(Work *) *take_seat(void) {
+static Seat *take_seat(void) {
   for (long i = 0; i < SEATS; ++i) {
     Work *there = NULL;
-    if (atomic_compare_exchange_strong(&seats[i], &there, &none)) return &seats[i];
+    if (atomic_compare_exchange_strong(&seats[i].work, &there, &none))
+      return &seats[i];
   }
   return NULL;
 }
 
+// The next work for a thread that may wait until then; NULL if none came.
+static Work *wait_for_work(int64_t until) {
+  Seat *seat = take_seat();
+  if (!seat) return NULL;
+  const int64_t most = nanoseconds() + LINGER;
+  if (most < until) until = most;
+  for (long i = 1; atomic_load(&seat->work) == &none; ++i) {
+    pause_a_little();
+    if (i % 16) continue;
+    sched_yield();
+    if (nanoseconds() > until) break;
+  }
+  Work *work = atomic_exchange(&seat->work, NULL);
+  return work == &none ? NULL : work;
+}
+
 static void help(void *given) {
+  const int64_t until = nanoseconds() + TURN;
   Work *work = given;
-  for (;;) {
+  atomic_fetch_sub(&scheduled, 1);
+  while (work) {
     while (take(work)) {}
     let_go(work);
-    _Atomic(Work *) *seat = take_seat();
-    if (!seat) return;
-    for (long i = 0; i < LINGER && atomic_load(seat) == &none; ++i) {
-      pause_a_little();
-      if (i % 16 == 15) sched_yield();
-    }
-    work = atomic_exchange(seat, NULL);
-    if (work == &none) return;
+    const bool free = !scheduling && atomic_load(&scheduled) == 0;
+    work = free && nanoseconds() < until ? wait_for_work(until) : NULL;
   }
 }
 
@@ -226,14 +253,19 @@ static XLA_FFI_Error *finish(XLA_FFI_CallFrame *call, const Work like,
   atomic_init(&work->done, 0);
   atomic_init(&work->holders, 1);
   atomic_init(&work->failed, false);
+  bool some_wait = true;
   for (long i = 1; i < parts && !error; ++i) {
     XLA_FFI_ThreadPool_Schedule_Args args = {
         .struct_size = XLA_FFI_ThreadPool_Schedule_Args_STRUCT_SIZE,
         .ctx = call->ctx, .task = help, .data = work};
     atomic_fetch_add(&work->holders, 1);
-    if (handed(work)) continue;
+    some_wait = some_wait && handed(work);
+    if (some_wait) continue;
+    atomic_fetch_add(&scheduled, 1);
+    scheduling = true;
     error = call->api->XLA_FFI_ThreadPool_Schedule(&args);
-    if (error) let_go(work);
+    scheduling = false;
+    if (error) atomic_fetch_sub(&scheduled, 1), let_go(work);
   }
   if (error) {              // no pool: this thread does it all
     XLA_FFI_Error_Destroy_Args args = {
@@ -241,13 +273,14 @@ static XLA_FFI_Error *finish(XLA_FFI_CallFrame *call, const Work like,
     call->api->XLA_FFI_Error_Destroy(&args);
   }
   take(work);
-  for (long i = 0; i < PATIENCE && atomic_load(&work->next) < work->units; ++i)
+  const int64_t soon = nanoseconds() + PATIENCE;
+  while (atomic_load(&work->next) < work->units && nanoseconds() < soon)
     pause_a_little();
   while (take(work)) {}
-  for (long i = 0; atomic_load(&work->done) < work->units; ++i) {
+  while (atomic_load(&work->done) < work->units) {
     pause_a_little();
     // So late, a thread with a part may wait for this processor.
-    if (i >= PATIENCE) sched_yield();
+    if (nanoseconds() > soon) sched_yield();
   }
   const bool failed = atomic_load(&work->failed);
   let_go(work);
