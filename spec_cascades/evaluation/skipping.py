@@ -53,27 +53,44 @@ class Times:
                             max(self.verifier[1] - saved, 0.))
 
 
-def measure(lm: Any, packed: Any, gamma: int, prompt: Any) -> Times:
-  """Times whole steps, and steps without all sublayers of a kind but one.
+def measure(lm: Any, packed: Any, gamma: int, prompt: Any,
+            runs: int = 21) -> Times:
+  """Times whole steps, steps without all sublayers of a kind but one, and one
+  of a single sublayer.
+
+  Times of kinds are differences, which are scaled to add up to that between
+  the whole step and the last.
 
   Args:
     lm: The verifier.
     packed: Its parameters in decode layout.
     gamma: Draft length.
     prompt: One row, to make a cache.
+    runs: Of each program.
   """
   program = lambda lm, nodes: benchmarks.block_program(
       benchmarks.Loaded(lm, packed), nodes, prompt=prompt)
   calls = {n: program(lm, n) for n in (1, gamma + 1)}
-  kinds = {}
-  for layer, name in skip.sublayers(lm):
+  every, kinds = skip.sublayers(lm), {}
+  for layer, name in every:
     kinds.setdefault(name, []).append((layer, name))
-  for name, every in kinds.items():
-    calls[name] = program(skip.without(lm, every[1:]), 1)
-  found = {key: x.over(20).median for key, x in benchmarks.timed(calls).items()}
+  for name, some in kinds.items():
+    calls[name] = program(skip.without(lm, some[1:]), 1)
+  calls['one'] = program(skip.without(lm, every[1:]), 1)
+  found = {key: x.over(20).median
+           for key, x in benchmarks.timed(calls, runs).items()}
   part = lambda name: (found[1] - found[name]) / max(len(kinds[name]) - 1, 1)
-  return Times({n: found[n] for n in (1, gamma + 1)},
-               {name: max(part(name), 0.) for name in kinds})
+  return Times({n: found[n] for n in (1, gamma + 1)}, scaled(
+      {name: max(part(name), 0.) for name in kinds}, every[1:],
+      found[1] - found['one']))
+
+
+def scaled(parts: Mapping[str, float], those: Sequence[skip.Sublayer],
+           seconds: float) -> dict[str, float]:
+  """Times of kinds of sublayers such that `those` take so many seconds."""
+  total = sum(parts[name] for _, name in those)
+  factor = max(seconds, 0.) / total if total else 0.
+  return {name: factor * x for name, x in parts.items()}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -63,6 +63,27 @@ def test_a_speedup_is_what_theory_makes_of_both(search):
   assert search.speedup([(0, 'self_attention'), (1, 'self_attention')]) == 0
 
 
+@pytest.mark.parametrize('parts', [
+    dict(self_attention=.5, encoder_decoder_attention=.25, mlp=.75),
+    dict(self_attention=2., encoder_decoder_attention=0., mlp=3.)])
+def test_times_of_kinds_add_up_to_what_all_take(search, monkeypatch, parts):
+  """However wrong differences of noisy times are, a drafter takes some time."""
+  every, one = skip.sublayers(search.lm), .8
+  clock = {1: 3., GAMMA + 1: 4., 'one': one,
+           **{name: 3. - x for name, x in parts.items()}}
+  monkeypatch.setattr(
+      skipping.benchmarks, 'timed', lambda calls, runs: {
+          key: skipping.benchmarks.Spread(*3 * [20 * clock[key]])
+          for key in calls})
+  times = skipping.measure(search.lm, search._pair.verifier.params, GAMMA,
+                           search._pair.prompt([search.rows[0]], 64))
+  assert times.without(every[1:]).drafter == pytest.approx(one)
+  assert times.parts['mlp'] / times.parts['self_attention'] == pytest.approx(
+      parts['mlp'] / parts['self_attention'])
+  nothing = skipping.scaled(dict.fromkeys(parts, 0.), every[1:], 2.)
+  assert set(nothing.values()) == {0.}
+
+
 def _with(search, times):
   other = object.__new__(skipping.Search)
   vars(other).update(vars(search), times=times)
