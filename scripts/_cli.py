@@ -165,7 +165,7 @@ def lines(path: str | None) -> list[str]:
 
 def _content(path: str) -> str:
   place = pathlib.Path(path).expanduser()
-  if not place.is_file():
+  if not place.exists() or place.is_dir():     # it may be a pipe
     raise ValueError(f'No file at {path}; give one with a text on each line.')
   try:
     return place.read_text(encoding='utf-8-sig')   # Windows may mark it so
@@ -187,8 +187,9 @@ def directory(path: str | pathlib.Path) -> pathlib.Path:
 
 
 def one_line(error: BaseException) -> str:
-  """The message of an error without line breaks."""
-  return ' '.join(str(error).split())
+  """The message of an error without line breaks, and what gin adds to it."""
+  own = re.sub(r"\n\s*In call to configurable '.*", '', str(error))
+  return ' '.join(own.split())
 
 
 def parse(parser: argparse.ArgumentParser,

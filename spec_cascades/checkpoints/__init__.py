@@ -25,15 +25,21 @@ FORMATS = {
 }
 
 
+def check_there(path: str | os.PathLike) -> None:
+  """Raises ValueError unless there is a file or a folder."""
+  if not pathlib.Path(path).expanduser().exists():
+    raise ValueError(f'No checkpoint at {path}; give a file of weights, or a '
+                     'folder that has one: docs/checkpoints.md.')
+
+
 def source_of(path: str | os.PathLike) -> loading.Source:
   """Opens a checkpoint of any format; reads no weights.
 
   Raises:
     ValueError: There is none, its format is unknown, or it is damaged.
   """
+  check_there(path)
   path = pathlib.Path(path).expanduser()
-  if not path.exists():
-    raise ValueError(f'No checkpoint at {path}; check the path.')
   for name in FORMATS:
     module = importlib.import_module(f'{__name__}.{name}')
     if module.recognises(path):

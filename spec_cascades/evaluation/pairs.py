@@ -150,14 +150,13 @@ def load(verifier: str = str(SHIPPED / 'verifier'),
 
   Raises:
     ValueError: A path does not hold a model with a tokenizer, the vocabularies
-      differ, the dtype is unknown, or there are too few devices.
+      or kinds differ, the dtype is unknown, or there are too few devices.
   """
   if dtype not in DTYPES:
     raise ValueError(f'Got dtype {dtype!r}; allowed: {", ".join(DTYPES)}.')
   paths = [path for path in (verifier, drafter) if path is not None]
   for path in paths:
-    if not pathlib.Path(path).expanduser().exists():
-      raise ValueError(f'No checkpoint at {path}; check the path.')
+    checkpoints.check_there(path)
   own = all(map(is_own, paths))
   digests = [vocabulary_digest(path) for path in paths] if own else []
   sources = [native.source(path) if own else _opened(path) for path in paths]
@@ -168,6 +167,12 @@ def load(verifier: str = str(SHIPPED / 'verifier'),
   if len(set(sizes)) > 1:
     raise ValueError(f'{verifier} has {sizes[0]} embeddings and {drafter} '
                      f'{sizes[1]}; give both the same vocab_size.')
+  if len({encodes(source.lm) for source in sources}) > 1:
+    kinds = ['an encoder-decoder' if encodes(source.lm) else 'a decoder alone'
+             for source in sources]
+    raise ValueError(f'{verifier} is {kinds[0]}, and {drafter} '
+                     f'{kinds[1]}, which read prompts in different ways; give '
+                     'two of a kind.')
   for source in sources:              # before minutes of reading, of either
     loading.fit(source)
   read = functools.partial(_own if own else _foreign, dtype=dtype,

@@ -2,6 +2,7 @@
 import errno
 import io
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -13,6 +14,7 @@ sys.path.insert(0, str(ROOT / 'scripts'))
 import _cli  # noqa: E402
 import decode as decode_script  # noqa: E402
 
+GEMMA = ROOT / 'spec_cascades/assets/debian_gemma/drafter'
 QUICKSTART = 'gin/sweeps/quickstart.gin'
 # Many command lines in one process, since starting one takes seconds.
 DRIVER = """
@@ -50,6 +52,7 @@ def check(script, cases):
     assert err.startswith(f'{script}.py: '), (args, err)
     assert err.count('\n') == 1, (args, err)
     assert what in err, (args, err)
+    assert 'In call to' not in err, (args, err)       # gin's
     assert out == '' and programs == 0, (args, out)
 
 
@@ -130,6 +133,8 @@ def test_decode_refuses(pair_dir, broken, tmp_path):
 
   check('decode', [
       (decode(text=' '), 'The input is empty'),
+      (['Hello.', '--drafter_dir', str(GEMMA)], 'a decoder alone, which'),
+      (['--file', os.devnull], 'The input is empty'),
       (['--file', str(empty)], 'The input is empty'),
       (['--file', str(tmp_path / 'none')], 'none; give one with a text on'),
       (['--file', str(tmp_path)], 'No file at'),
