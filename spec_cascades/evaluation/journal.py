@@ -195,6 +195,12 @@ def _change(name, theirs, ours) -> str:
       isinstance(x, str) and len(x) < 40)
   if short(theirs) and short(ours):
     return f'{name} is {theirs} there and {ours} here'
+  of_dicts = lambda x: isinstance(x, list) and all(
+      isinstance(y, dict) for y in x)
+  if of_dicts(theirs) and of_dicts(ours) and len(theirs) == len(ours):
+    for a, b in zip(theirs, ours):
+      for key in (key for key in b if a.get(key) != b[key]):
+        return f'{key} in {name} is {a.get(key)} there and {b[key]} here'
   return f'{name} differs'
 
 

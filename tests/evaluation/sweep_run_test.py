@@ -148,9 +148,11 @@ def test_other_settings_are_refused_before_anything_happens(sweep, done):
   before = {p.name: p.read_bytes() for p in done[0].directory.iterdir()}
   with timing.CompileLog() as log:
     for changes, what in (
-        (dict(seed=1), 'seed is 0 there and 1 here'), (dict(gamma=4), 'points'),
+        (dict(seed=1), 'seed is 0 there and 1 here'),
+        (dict(gamma=4), 'gamma in points is 3 there and 4 here'),
         (dict(examples=2), 'examples is 3 there and 2 here'),
-        (dict(buckets=((80, 30),)), 'buckets'), (dict(top_p=.9), 'points'),
+        (dict(buckets=((80, 30),)), 'buckets'),
+        (dict(top_p=.9), 'top_p in points is 1.0 there and 0.9 here'),
         (dict(dtype='bfloat16'), 'dtype is float32 there and bfloat16 here'),
         (dict(verifier=sweep.drafter), 'verifier differs')):
       with pytest.raises(ValueError, match=what):
