@@ -24,8 +24,8 @@ from spec_cascades.evaluation import meshes
 from spec_cascades.evaluation import pairs
 from spec_cascades.models import features
 from spec_cascades.models import heads
-from spec_cascades.models import products
 from spec_cascades.models import masks as masks_lib
+from spec_cascades.models import products
 
 
 @dataclasses.dataclass(frozen=True)

@@ -198,9 +198,11 @@ def _change(name, theirs, ours) -> str:
   of_dicts = lambda x: isinstance(x, list) and all(
       isinstance(y, dict) for y in x)
   if of_dicts(theirs) and of_dicts(ours) and len(theirs) == len(ours):
-    for a, b in zip(theirs, ours):
-      for key in (key for key in b if a.get(key) != b[key]):
-        return f'{key} in {name} is {a.get(key)} there and {b[key]} here'
+    other = [(key, a.get(key), b[key]) for a, b in zip(theirs, ours)
+             for key in b if a.get(key) != b[key]]
+    if other:
+      key, a, b = other[0]
+      return f'{key} in {name} is {a} there and {b} here'
   return f'{name} differs'
 
 

@@ -55,11 +55,10 @@ class Times:
 
 def measure(lm: Any, packed: Any, gamma: int, prompt: Any,
             runs: int = 21) -> Times:
-  """Times whole steps, steps without all sublayers of a kind but one, and one
-  of a single sublayer.
+  """Times whole steps, and steps without all sublayers of a kind but one.
 
-  Times of kinds are differences, which are scaled to add up to that between
-  the whole step and the last.
+  Times of kinds are differences of these, scaled to add up to what a step takes
+  more than one of a single sublayer.
 
   Args:
     lm: The verifier.

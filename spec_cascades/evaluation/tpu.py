@@ -32,9 +32,9 @@ from spec_cascades.evaluation import chips
 from spec_cascades.evaluation import faults as faults_lib
 from spec_cascades.evaluation import hlo
 from spec_cascades.evaluation import pairs
-from spec_cascades.models import products
 from spec_cascades.models import prefill
 from spec_cascades.models import presets
+from spec_cascades.models import products
 from spec_cascades.models import t5
 
 LIBTPU = '0.0.42.*'

@@ -496,7 +496,8 @@ XLA_FFI_Error *Attention(XLA_FFI_CallFrame *call) {
   const int64_t *q = query->dims, *k = key->dims, *m = mask->dims;
   const int64_t *extra = bias->dims;
   const long rows = q[0], nodes = q[1], count = q[2], width = q[3], slots = k[2];
-  if (k[0] != rows || k[1] < 1 || slots < 1 || count % k[1] || k[3] != width || width % WIDTH ||
+  if (k[0] != rows || k[1] < 1 || slots < 1 || count % k[1] || k[3] != width ||
+      width % WIDTH ||
       memcmp(k, value->dims, 4 * sizeof *k) || m[0] != rows || m[1] != nodes ||
       m[2] != slots || (extra[0] && extra[0] != 1 && extra[0] != rows) ||
       (extra[0] && (extra[1] != count || extra[2] != nodes || extra[3] != slots)) ||

@@ -22,9 +22,9 @@ from spec_cascades import cache as cache_lib
 from spec_cascades import struct
 from spec_cascades import types
 from spec_cascades.models import layers
-from spec_cascades.models import products
 from spec_cascades.models import packed
 from spec_cascades.models import positions
+from spec_cascades.models import products
 from spec_cascades.models import segments
 
 SUBLAYERS = SELF, CROSS, MLP = 'self_attention', products.CROSS_ATTENTION, 'mlp'
@@ -355,8 +355,7 @@ class T5(packed.PackedModel):
     return Transformer(self.config, self.taps)
 
   def variables(self, key: jax.Array) -> dict[str, Any]:
-    token = jnp.ones((1, 1), jnp.int32)
-    return self.module.init(key, token, token)
+    return self.module.init(key, *2 * [jnp.ones((1, 1), jnp.int32)])
 
   def states(self, params: Any, batch: Mapping[str, Array], *,
              dropout: Key[Array, ''] | None = None, remat: bool = False,
@@ -385,8 +384,7 @@ class T5(packed.PackedModel):
                        'reads; got None.')
     cfg, b = self.config, len(prompt.inputs)
     memory = self.apply(params, prompt.inputs, method='memory')
-    shape = (b, cfg.num_heads, capacity, cfg.head_dim)
-    slots = jnp.zeros(shape, cfg.dtype)
+    slots = jnp.zeros((b, cfg.num_heads, capacity, cfg.head_dim), cfg.dtype)
     own = tuple(None if (i, SELF) in cfg.skipped else (slots, slots)
                 for i in range(cfg.num_decoder_layers))
     return cache_lib.Cache(own, jnp.zeros(b, jnp.int32),
