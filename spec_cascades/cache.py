@@ -34,6 +34,11 @@ class Cache:
     return slots.shape[axis(slots)]
 
   @property
+  def lent(self) -> Any:
+    """States of an encoder that drafters share; None if none do."""
+    return getattr(self.static, 'states', None)
+
+  @property
   def end(self) -> Int[Array, 'B']:
     """The slot of the next token; every token has the slot of its position."""
     return self.length

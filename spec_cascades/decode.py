@@ -70,7 +70,8 @@ class GenSpecSample:
     capacity = self.max_length + self.drafter.num_nodes
     with jax.named_scope('prompts'):
       hidden, cache = prefill.prefill(self.lm, params, prompt, capacity)
-      drafter = self.drafter.init(draft_params, prompt, hidden, capacity)
+      lent = prompt.replace(lent=getattr(cache, 'lent', None))
+      drafter = self.drafter.init(draft_params, lent, hidden, capacity)
     zero, lengths = jnp.zeros(b, jnp.int32), prompt.prefix_lengths
     own = jnp.arange(p)[None] < lengths[:, None]          # not the padding
     tokens = jnp.zeros((b, self.max_length), jnp.int32)

@@ -70,7 +70,7 @@ def bild(rule, q, p, start, eos, limit):
   tokens, n = list(start), collections.Counter()
   while not over(tokens, eos, limit) or not n['rounds']:
     drafts, fresh = [], []
-    while n['rounds'] and len(drafts) < rule.length:
+    while n['rounds'] and len(drafts) < rule.length and eos not in drafts:
       logits = q(tokens + drafts)
       if softmax(logits).max() < rule.fallback:
         break
@@ -89,6 +89,6 @@ def bild(rule, q, p, start, eos, limit):
     n['rounds'] += 1
     n['verifier_calls'] += 1
     n['drafted'] += len(drafts)
-    n['drafter_calls'] += min(len(drafts) + 1, rule.length)
+    n['drafter_calls'] += min(len(drafts) + (eos not in drafts), rule.length)
     tokens += fresh[:end]
   return tokens, dict(n, deferred=n['bonus'] + n['corrected'])

@@ -11,7 +11,6 @@ import dataclasses
 import json
 import os
 import pathlib
-import re
 from typing import Any, Mapping
 
 from flax import traverse_util
@@ -28,7 +27,6 @@ from spec_cascades.data import files
 from spec_cascades.models import heads as heads_lib
 
 WEIGHTS = 'heads.safetensors'
-SHA256 = re.compile('[0-9a-f]{64}')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +91,7 @@ def write(directory: str | os.PathLike, lm: heads_lib.Beside, params: Any,
     tensors.write(directory / name, shard, dtype)
   described = {
       'format': native.FORMAT, 'family': family, 'dtype': dtype,
-      'shards': len(shards), 'config': dataclasses.asdict(lm.lm.config),
+      'shards': len(shards), 'config': native.config_of(lm.lm.config),
       extras.HEADS: extras.beside_of(lm.heads),
       extras.VERIFIER: dataclasses.asdict(verifier), 'info': dict(info or {})}
   files.write_atomically(directory / native.CONFIG,
@@ -157,7 +155,7 @@ def weight_files(shards: int) -> list[str]:
 def _verifier(path, found) -> Verifier:
   try:
     made = Verifier(**found)
-    if SHA256.fullmatch(made.sha256) and isinstance(made.name, str):
+    if extras.SHA256.fullmatch(made.sha256) and isinstance(made.name, str):
       return made
   except TypeError:
     pass

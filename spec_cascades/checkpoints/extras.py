@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+import re
 from typing import Any, Mapping
 
 import numpy as np
@@ -11,6 +12,44 @@ from spec_cascades.models import features
 from spec_cascades.models import reduced
 
 TOKENS, HEADS, VERIFIER = 'draft_vocabulary', 'heads', 'verifier'
+LENDER = 'encoder_of'
+SHA256 = re.compile('[0-9a-f]{64}')
+
+
+@dataclasses.dataclass(frozen=True)
+class Lender:
+  """Whose encoder a model reads with.
+
+  Attributes:
+    name: Of a directory that is beside the model's.
+    sha256: What `native.digest` says of it.
+  """
+  name: str
+  sha256: str
+
+
+def lender_of(path: pathlib.Path, config: Mapping[str, Any]) -> Lender | None:
+  """Whose encoder a model reads with, if its weights have none.
+
+  Args:
+    path: Of the configuration, for messages.
+    config: Its contents.
+
+  Raises:
+    ValueError: It is none that there can be.
+  """
+  found = config.get(LENDER)
+  if found is None:
+    return None
+  try:
+    made = Lender(**found)
+    if _plain(made.name) and SHA256.fullmatch(made.sha256):
+      return made
+  except TypeError:
+    pass
+  raise ValueError(f'{path}, {LENDER}: got {str(found)[:100]}; allowed: the '
+                   'name of a directory beside it, and its sha256. Export the '
+                   'model again.')
 
 
 def tokens_of(path: pathlib.Path, config: Mapping[str, Any],
@@ -36,6 +75,11 @@ def tokens_of(path: pathlib.Path, config: Mapping[str, Any],
   except ValueError as error:
     raise ValueError(f'{path}, {TOKENS}: {error}') from None
   return tokens.astype(np.int32)
+
+
+def _plain(name):
+  """Whether it names a directory, and is no path."""
+  return name not in ('', '.', '..') and name == pathlib.PurePath(name).name
 
 
 def beside_of(config: Any) -> dict[str, Any]:

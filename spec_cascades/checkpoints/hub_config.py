@@ -149,7 +149,7 @@ def check(config: Any) -> None:
   """Refuses values that no published model has; JSON may hold anything."""
   for field in dataclasses.fields(config):
     value = getattr(config, field.name)
-    if isinstance(value, positions.Rope):
+    if isinstance(value, (positions.Rope, t5.T5Config)):
       check(value)
     elif field.type == 'int' or field.name == 'windows':
       is_depth = field.name.endswith('layers')

@@ -82,6 +82,9 @@ def describe(config: Any) -> dict[str, Any]:
 
 
 def _t5(config: t5.T5Config) -> dict[str, Any]:
+  if config.encoder is not None:
+    raise ValueError('A T5 of Hugging Face has no encoder of other sizes than '
+                     'its decoder, such as one that its verifier lends.')
   kinds = {ours: theirs for theirs, ours in hub_config.T5_ACTIVATIONS.items()}
   if config.mlp_activations not in kinds:
     raise ValueError(f'A T5 of Hugging Face has no mlp_activations='

@@ -57,7 +57,7 @@ def save(directory: str | os.PathLike, lm: Any, params: Mapping[str, Any],
          vocabulary_path: str | os.PathLike | None, dtype: str = 'bfloat16', *,
          words: Mapping[str, bytes] | None = None,
          max_input_length: int = DEFAULT_MAX_INPUT,
-         shard_bytes: int = SHARD_BYTES,
+         shard_bytes: int = SHARD_BYTES, lender: extras.Lender | None = None,
          info: Mapping[str, Any] | None = None) -> None:
   """Writes a model; each file is complete or not there.
 
@@ -71,6 +71,7 @@ def save(directory: str | os.PathLike, lm: Any, params: Mapping[str, Any],
     max_input_length: Longest input in tokens, EOS included, for which the
       model is meant.
     shard_bytes: Weights of one file; a single larger array is not split.
+    lender: Whose encoder it has, which is then left out, see `source`.
     info: Anything else to keep in config.json (how it was trained, say).
 
   Raises:
@@ -91,13 +92,15 @@ def save(directory: str | os.PathLike, lm: Any, params: Mapping[str, Any],
   source = loading.Source(pathlib.Path('save'), lm, leaves, tokens=tokens,
                           heads=beside)
   write(directory, source, dtype, words=words,
-        max_input_length=max_input_length, shard_bytes=shard_bytes, info=info)
+        max_input_length=max_input_length, shard_bytes=shard_bytes,
+        lender=lender, info=info)
 
 
 def write(directory: str | os.PathLike, source: loading.Source,
           dtype: str = 'bfloat16', *, words: Mapping[str, bytes],
           max_input_length: int = DEFAULT_MAX_INPUT,
-          shard_bytes: int = SHARD_BYTES, info: Mapping[str, Any] | None = None,
+          shard_bytes: int = SHARD_BYTES, lender: extras.Lender | None = None,
+          info: Mapping[str, Any] | None = None,
           tick: tensors.Write = lambda _: None) -> None:
   """Writes a model whose weights are read one by one; see `save`.
 
@@ -109,6 +112,7 @@ def write(directory: str | os.PathLike, source: loading.Source,
       is called `VOCABULARY`.
     max_input_length: See `save`.
     shard_bytes: See `save`.
+    lender: See `save`.
     info: See `save`.
     tick: See `tensors.write`.
 
@@ -125,8 +129,13 @@ def write(directory: str | os.PathLike, source: loading.Source,
     kept = {extras.TOKENS: source.tokens.tolist()}
   if source.heads is not None:
     kept[extras.HEADS] = extras.beside_of(source.heads)
+  own = dict(sorted(source.leaves.items()))
+  if lender is not None:
+    kept[extras.LENDER] = dataclasses.asdict(lender)
+    own = {name: x for name, x in own.items()
+           if name.split('/')[0] not in t5.BORROWED}
   directory.mkdir(parents=True, exist_ok=True)
-  shards = tensors.shards(dict(sorted(source.leaves.items())),
+  shards = tensors.shards(own,
                           jnp.dtype(dtype).itemsize, shard_bytes)
   for name, shard in zip(weight_files(len(shards)), shards):
     tensors.write(directory / name, shard, dtype, tick)
@@ -136,9 +145,17 @@ def write(directory: str | os.PathLike, source: loading.Source,
   described = dict(
       format=FORMAT, family=family, dtype=dtype, shards=len(shards),
       max_input_length=max_input_length, vocabulary=vocabulary,
-      config=dataclasses.asdict(config), info=dict(info or {}), **kept)
+      config=config_of(config), info=dict(info or {}), **kept)
   files.write_atomically(directory / CONFIG,
                          json.dumps(described, indent=2) + '\n')
+
+
+def config_of(config: Any) -> dict[str, Any]:
+  """A configuration as config.json has it; `model_of` reads it."""
+  found = dataclasses.asdict(config)
+  if found.get('encoder', ()) is None:      # digests are those before it was
+    del found['encoder']
+  return found
 
 
 def vocabulary_of(path: pathlib.Path, rows: int) -> text.Vocabulary:
@@ -193,8 +210,10 @@ def source(directory: str | os.PathLike) -> loading.Source:
   config = read_config(directory)
   lm = model_of(directory / CONFIG, config)
   leaves = leaves_of(directory, weight_files(config['shards']), config['dtype'])
+  lender = extras.lender_of(directory / CONFIG, config)
   return loading.Source(
-      directory / WEIGHTS, lm, leaves,
+      directory / WEIGHTS, lm,
+      leaves if lender is None else leaves | _lent(directory, lender),
       tokens=extras.tokens_of(directory / CONFIG, config, lm),
       heads=extras.heads_of(directory / CONFIG, config),
       tokenizer=_tokenizer(directory, config['vocabulary'], lm.vocab_size),
@@ -280,7 +299,7 @@ def digest_of(directory: str | os.PathLike, config: Mapping[str, Any],
   """
   directory, state = pathlib.Path(directory).expanduser(), hashlib.sha256()
   decide = ('family', 'dtype', 'config', extras.TOKENS, extras.HEADS,
-            extras.VERIFIER)
+            extras.VERIFIER, extras.LENDER)
   kept = {k: config[k] for k in decide if k in config}
   state.update(json.dumps(kept, sort_keys=True).encode())
   for name in names:
@@ -333,6 +352,20 @@ def leaves_of(directory: pathlib.Path, names: Iterable[str],
                          f'{leaf.dtype}. Use the weights that belong to it.')
     leaves |= found
   return leaves
+
+
+def _lent(directory, lender):
+  """Arrays of the encoder of the model that is beside this one."""
+  place = directory.resolve().parent / lender.name
+  if not recognises(place) or digest(place) != lender.sha256:
+    raise ValueError(f'{directory} reads with the encoder of {lender.name} '
+                     f'(SHA-256 {lender.sha256[:12]}), which is not at '
+                     f'{place}; put it there.')
+  names = {theirs: ours for ours, theirs in t5.BORROWED.items()}
+  config = read_config(place)
+  found = leaves_of(place, weight_files(config['shards']), config['dtype'])
+  return {'/'.join((names[x.split('/')[0]], *x.split('/')[1:])): leaf
+          for x, leaf in found.items() if x.split('/')[0] in names}
 
 
 def _tokenizer(directory, name, rows):

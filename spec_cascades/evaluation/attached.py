@@ -61,7 +61,7 @@ def whole(path: str, pair: pairs.Pair) -> tuple[pairs.Model, str]:
       spelt(found) != spelt(pair)):                    # a run, or another file
     raise ValueError(f'{path} has another vocabulary than the pair; allowed: '
                      'models with the same one.')
-  return found.verifier, found.verifier.sha256
+  return pairs.sharing(pair.verifier, found.verifier), found.verifier.sha256
 
 
 def read(path: str, pair: pairs.Pair) -> tuple[pairs.Model | Part, str]:

@@ -115,8 +115,15 @@ def block_program(model: Loaded, nodes: int, *, steps: int = 20,
 
 def prefill_program(model: Loaded, *, slots: int = 80, width: int = 64,
                     batch: int = 1) -> Callable[[], Any]:
-  """The encoder and an empty cache: what a decode does before its rounds."""
-  prompt = meshes.rows(model.lm, prompt_of(batch, width))
+  """The encoder and an empty cache: what a decode does before its rounds.
+
+  A model that shares its verifier's encoder gets that one's states.
+  """
+  prompt, lm = prompt_of(batch, width), meshes.bare(model.lm)
+  if lm.shared and lm.config.encoder is not None:
+    lent = jnp.zeros((batch, width, lm.config.encoder.emb_dim), lm.config.dtype)
+    prompt = prompt.replace(lent=lent)
+  prompt = meshes.rows(model.lm, prompt)
   run = jax.jit(model.lm.init, static_argnums=2)
   return lambda: run(model.packed, prompt, slots)
 

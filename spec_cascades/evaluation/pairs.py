@@ -181,8 +181,9 @@ def load(verifier: str = str(SHIPPED / 'verifier'),
   models, vocabularies = zip(*(
       read(path, source, layout=layout)
       for path, source, layout in zip(paths, sources, layouts)))
-  return Pair(models[0], models[1] if drafter is not None else None,
-              vocabularies[0], digests[0])
+  small = sharing(*models) if drafter is not None else None
+  large = _shared(models[0]) if small and is_shared(small) else models[0]
+  return Pair(large, small, vocabularies[0], digests[0])
 
 
 def is_own(path: str) -> bool:
@@ -253,6 +254,45 @@ def _read(source, dtype, progress, layout):
   lm, params, words = loading.load(source, dtype=dtype, progress=progress,
                                    sharding=where)
   return meshes.placed(computing(lm, dtype), layout), params, words
+
+
+def sharing(verifier: Model, small: Model) -> Model:
+  """The small model; shared if its encoder is, to the bit, the verifier's."""
+  own, theirs = (meshes.bare(model.lm) for model in (small, verifier))
+  if {type(own), type(theirs)} != {t5.T5} or own.config.encoder is None or (
+      verifier.checkpoint is None):                    # it was packed before
+    return small
+  mine, lent = map(_unwrapped, (small, verifier))
+  same = own.config.encoding == theirs.config.encoding and all(
+      _equal(mine[name], lent[name_there])
+      for name, name_there in t5.BORROWED.items())
+  return _shared(small) if same else small
+
+
+def _unwrapped(model):
+  """Parameters of what reads tokens, see `reduced.whole`."""
+  params = model.unpacked()
+  return params['model'] if isinstance(model.lm, reduced.Around) else params
+
+
+def _equal(a, b):
+  """Whether two trees of arrays are the same to the bit."""
+  (a, first), (b, second) = map(jax.tree.flatten, (a, b))
+  return first == second and all(
+      x.shape == y.shape and bool((x == y).all()) for x, y in zip(a, b))
+
+
+def is_shared(model: Model) -> bool:
+  """Whether one encoder serves it and another, see `T5.shared`."""
+  return getattr(meshes.bare(model.lm), 'shared', False)
+
+
+def _shared(model):
+  lm, around = model.lm, isinstance(model.lm, reduced.Around)
+  made = meshes.placed(dataclasses.replace(meshes.bare(lm), shared=True),
+                       meshes.layout_of(lm))
+  return dataclasses.replace(
+      model, lm=dataclasses.replace(lm, lm=made) if around else made)
 
 
 def shown(path: str) -> str:

@@ -28,6 +28,7 @@ from spec_cascades.models import layers
 from spec_cascades.models import positions
 from spec_cascades.models import segments
 from spec_cascades.models import t5
+from spec_cascades.models import t5_layers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,13 +56,13 @@ class SelfLayer(nn.Module):
 
   def setup(self):
     self.pre_self_attention_layer_norm = layers.RMSNorm()
-    self.self_attention = t5.Attention(self.config)
+    self.self_attention = t5_layers.Attention(self.config)
     self.pre_mlp_layer_norm = layers.RMSNorm()
-    self.mlp = t5.mlp(self.config)
+    self.mlp = t5_layers.mlp(self.config)
 
   def __call__(self, x, bias, mask, cross_mask=None, encoded=None, memory=None,
                *, write=lambda block: block):
-    """As `t5.DecoderLayer`, of which it is the part without an encoder."""
+    """As `t5_layers.DecoderLayer`, the part of it without an encoder."""
     del cross_mask, encoded, memory
     y, own = self.self_attention(
         self.pre_self_attention_layer_norm(x), bias, mask, write=write)
@@ -86,7 +87,7 @@ class Layer(nn.Module):
     self.relpos_bias = positions.RelativeBias(
         cfg.num_heads, cfg.relative_buckets, cfg.relative_max_distance,
         bidirectional=False)
-    kind = t5.DecoderLayer if self.crosses else SelfLayer
+    kind = t5_layers.DecoderLayer if self.crosses else SelfLayer
     self.layer = kind(cfg)
 
   def __call__(self, before, embedded, distance, mask, cross=(None, None),

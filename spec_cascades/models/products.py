@@ -24,6 +24,7 @@ from spec_cascades.models import kernels as c_kernels
 FUSED = (('query', 'key', 'value'), ('wi_0', 'wi_1'))
 FUSED_CROSS = (('key', 'value'),)
 CROSS_ATTENTION = 'encoder_decoder_attention'
+EMBEDDER = 'token_embedder'
 MATRICES = ('kernel', 'embedding')     # norms and biases keep their dtype
 # On a CPU, float32 weights are read by a kernel of our own (`kernels`). Where
 # XLA reads them, its CPU backend packs the right operand of a product with 2 or
@@ -147,8 +148,9 @@ def pack(params: dict[str, Any], backend: str | None = None, *,
     if not isinstance(child, dict):
       out[name] = jnp.asarray(child, dtype if name in MATRICES else None)
     elif set(child) == {'embedding'}:
+      head = tied and name == EMBEDDER
       out[name] = _pack_table(jnp.asarray(child['embedding'], dtype),
-                              backend if tied else '', cut)
+                              backend if head else '', cut)
     elif set(child) == {'kernel'}:
       kernels[name] = jnp.asarray(child['kernel'], dtype)
     else:
@@ -182,10 +184,10 @@ def narrow_head(params: dict[str, Any], tokens: Int[Array, 'K'], *,
                 tied: bool) -> dict[str, Any]:
   """Packed parameters whose head reads out only some tokens' logits."""
   if tied:
-    embedder = params['token_embedder']
+    embedder = params[EMBEDDER]
     table = embedder['embedding']
     packed = embedder.get('packed', Packed(table, out_in=True)).take(tokens)
-    return {**params, 'token_embedder': {'embedding': table, 'packed': packed}}
+    return {**params, EMBEDDER: {'embedding': table, 'packed': packed}}
   packed = params['decoder']['logits_dense']['packed']
   decoder = {**params['decoder'],
              'logits_dense': {'packed': packed.take(tokens)}}

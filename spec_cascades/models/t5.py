@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, Callable, Mapping
+from typing import Any, Mapping
 
 from flax import linen as nn
 import jax
@@ -24,10 +24,12 @@ from spec_cascades import types
 from spec_cascades.models import layers
 from spec_cascades.models import packed
 from spec_cascades.models import positions
-from spec_cascades.models import products
 from spec_cascades.models import segments
+from spec_cascades.models import t5_layers
 
-SUBLAYERS = SELF, CROSS, MLP = 'self_attention', products.CROSS_ATTENTION, 'mlp'
+# Parameters of a model whose encoder is another's, and what they are there.
+BORROWED = {'encoder': 'encoder', 'encoder_embedder': 'token_embedder'}
+SUBLAYERS = t5_layers.SUBLAYERS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,129 +53,33 @@ class T5Config:
   relative_buckets: int = 32
   relative_max_distance: int = 128
   skipped: tuple[tuple[int, str], ...] = ()    # (decoder layer, sublayer)
+  encoder: T5Config | None = None    # of another model, which it reads with
 
   def __post_init__(self):
+    if isinstance(self.encoder, Mapping):              # as JSON has it
+      object.__setattr__(self, 'encoder', T5Config(**self.encoder))
+    if self.encoder is not None and not (
+        isinstance(self.encoder, T5Config) and self.encoder.encoder is None):
+      raise ValueError(f'Got encoder={self.encoder!r} of a T5Config; allowed: '
+                       'None, or the T5Config of a T5 with its own encoder.')
     object.__setattr__(self, 'mlp_activations', tuple(self.mlp_activations))
     object.__setattr__(self, 'skipped', layers.sublayers(
         self.skipped, self.num_decoder_layers, SUBLAYERS))
     layers.check_activations('mlp_activations', self.mlp_activations)
 
+  @property
+  def reading(self) -> T5Config:
+    """Of the encoder; one that is another model's is not trained."""
+    return self if self.encoder is None else dataclasses.replace(
+        self.encoder, num_encoder_layers=self.num_encoder_layers,
+        dtype=self.dtype, dropout_rate=0.)
 
-def mlp(config: T5Config) -> layers.MlpBlock:
-  """The MLP of a layer, in the encoder or the decoder."""
-  return layers.MlpBlock(config.emb_dim, config.mlp_dim,
-                         config.mlp_activations, config.dropout_rate)
-
-
-class Attention(nn.Module):
-  """Multi-head attention; T5 folds the 1/sqrt(d) scale into its initialiser."""
-  config: T5Config
-
-  @nn.compact
-  def __call__(self, x, bias, mask, *, encoded=None, memory=None,
-               write: Callable = lambda block: block,
-               deterministic: bool = True):
-    """Returns the mixed values [B, N, E] and the keys and values attended to.
-
-    Args:
-      x: Inputs of the queries [B, N, E]; None to get keys and values only.
-      bias: [B or 1, H, N, S] or None.
-      mask: [B, N, S].
-      encoded: Inputs of the keys and values, if they are not `x`.
-      memory: Keys and values that are known already.
-      write: The block's own keys and values -> those to attend to.
-      deterministic: No dropout.
-    """
-    cfg = self.config
-    if memory is None and encoded is None:
-      query, *block = self._project(x, ('query', 'key', 'value'))
-      memory = write(tuple(map(layers.slots_of, block)))
-    elif x is None:
-      return None, self._memory(encoded)
-    else:
-      query, = self._project(x, ('query',))
-      memory = memory or self._memory(encoded)
-    drop = nn.Dropout(cfg.dropout_rate, broadcast_dims=(-2,))
-    mixed = layers.attend(
-        query, *memory, bias, mask,
-        drop=functools.partial(drop, deterministic=deterministic),
-        kernel=layers.attends_by_kernel(self))
-    out = layers.Dense(cfg.emb_dim, ('joined_kv', 'embed'), name='out')(mixed)
-    return out, memory
-
-  @nn.nowrap
-  def _memory(self, encoded):
-    return tuple(map(layers.slots_of, self._project(encoded, ('key', 'value'))))
-
-  @nn.nowrap
-  def _project(self, x, names):
-    cfg = self.config
-    scaled = lambda *args: layers.dense_init(*args) / cfg.head_dim**0.5
-    flat = layers.project(
-        self, x, {name: cfg.num_heads * cfg.head_dim for name in names},
-        ('embed', 'joined_kv'), {'query': scaled})
-    return [layers.heads_of(y, cfg.num_heads) for y in flat]
-
-
-class EncoderLayer(nn.Module):
-  """Self-attention and an MLP, each behind a norm and beside a residual."""
-  config: T5Config
-
-  def setup(self):
-    self.pre_attention_layer_norm = layers.RMSNorm()
-    self.attention = Attention(self.config)
-    self.pre_mlp_layer_norm = layers.RMSNorm()
-    self.mlp = mlp(self.config)
-    self.drop = nn.Dropout(self.config.dropout_rate, broadcast_dims=(-2,))
-
-  def __call__(self, x, bias, mask, *, deterministic: bool = True):
-    """Hidden states [B, I, E] -> [B, I, E]."""
-    drop = functools.partial(self.drop, deterministic=deterministic)
-    y, _ = self.attention(self.pre_attention_layer_norm(x), bias, mask,
-                          deterministic=deterministic)
-    x = x + drop(y)
-    y = self.mlp(self.pre_mlp_layer_norm(x), deterministic=deterministic)
-    return x + drop(y)
-
-
-class DecoderLayer(nn.Module):
-  """Self-attention, cross-attention and an MLP, each behind a norm."""
-  config: T5Config
-  skipped: tuple[str, ...] = ()
-
-  def setup(self):
-    self.pre_self_attention_layer_norm = layers.RMSNorm()
-    self.self_attention = Attention(self.config)
-    self.pre_cross_attention_layer_norm = layers.RMSNorm()
-    self.encoder_decoder_attention = Attention(self.config)
-    self.pre_mlp_layer_norm = layers.RMSNorm()
-    self.mlp = mlp(self.config)
-    self.drop = nn.Dropout(self.config.dropout_rate, broadcast_dims=(-2,))
-
-  def __call__(self, x, bias, mask, cross_mask, encoded=None, memory=None, *,
-               write: Callable = lambda block: block,
-               deterministic: bool = True):
-    """Hidden states [B, N, E] -> the same, and keys/values of the block."""
-    drop, own = functools.partial(self.drop, deterministic=deterministic), None
-    if SELF not in self.skipped:
-      y, own = self.self_attention(
-          self.pre_self_attention_layer_norm(x), bias, mask, write=write,
-          deterministic=deterministic)
-      x = x + drop(y)
-    if CROSS not in self.skipped:
-      y, _ = self.encoder_decoder_attention(
-          self.pre_cross_attention_layer_norm(x), None, cross_mask,
-          encoded=encoded, memory=memory, deterministic=deterministic)
-      x = x + drop(y)
-    if MLP not in self.skipped:
-      y = self.mlp(self.pre_mlp_layer_norm(x), deterministic=deterministic)
-      x = x + drop(y)
-    return x, own
-
-  def memory(self, encoded):
-    """Cross-attention's keys and values of one prompt, each [B, H, I, D]."""
-    return None if CROSS in self.skipped else self.encoder_decoder_attention(
-        None, None, None, encoded=encoded)[1]
+  @property
+  def encoding(self) -> T5Config:
+    """All but weights that decides what the encoder makes of a text."""
+    return dataclasses.replace(
+        self.reading, num_decoder_layers=0, skipped=(), dropout_rate=0.,
+        logits_via_embedding=True)
 
 
 class Encoder(nn.Module):
@@ -185,7 +91,8 @@ class Encoder(nn.Module):
     self.relpos_bias = positions.RelativeBias(
         cfg.num_heads, cfg.relative_buckets, cfg.relative_max_distance,
         bidirectional=True)
-    self.layers = [EncoderLayer(cfg) for _ in range(cfg.num_encoder_layers)]
+    self.layers = [t5_layers.EncoderLayer(cfg)
+                   for _ in range(cfg.num_encoder_layers)]
     self.encoder_norm = layers.RMSNorm()
     self.drop = nn.Dropout(cfg.dropout_rate, broadcast_dims=(-2,))
 
@@ -211,7 +118,7 @@ class Decoder(nn.Module):
     self.relpos_bias = positions.RelativeBias(
         cfg.num_heads, cfg.relative_buckets, cfg.relative_max_distance,
         bidirectional=False)
-    self.layers = [DecoderLayer(cfg, layers.of_layer(cfg.skipped, i))
+    self.layers = [t5_layers.DecoderLayer(cfg, layers.of_layer(cfg.skipped, i))
                    for i in range(cfg.num_decoder_layers)]
     self.decoder_norm = layers.RMSNorm()
     self.drop = nn.Dropout(cfg.dropout_rate, broadcast_dims=(-2,))
@@ -264,8 +171,11 @@ class Transformer(nn.Module):
   def setup(self):
     cfg = self.config
     self.token_embedder = layers.Embed(cfg.vocab_size, cfg.emb_dim)
-    self.encoder = Encoder(cfg)
+    self.encoder = Encoder(cfg.reading)
     self.decoder = Decoder(cfg, self.taps)
+    if cfg.encoder is not None:
+      self.encoder_embedder = layers.Embed(cfg.encoder.vocab_size,
+                                           cfg.encoder.emb_dim)
 
   def __call__(self, *args: Any, **kwargs: Any) -> Float[Array, 'B N V']:
     """Teacher-forced logits; arguments are those of `states`."""
@@ -312,11 +222,18 @@ class Transformer(nn.Module):
     mask = segments.seen(inputs, inputs.shape[1])
     if texts is not None:
       mask &= segments.same(texts, texts)
-    return self.encoder(self.embed(inputs), mask, **kwargs)
+    if self.config.encoder is None:
+      return self.encoder(self.embed(inputs), mask, **kwargs)
+    x = self.encoder_embedder(inputs).astype(self.config.dtype)
+    return jax.lax.stop_gradient(self.encoder(x, mask, **kwargs))
+
+  def cross(self, encoded: Float[Array, 'B I E']):
+    """Cross-attention keys and values of every layer."""
+    return self.decoder.memory(encoded)
 
   def memory(self, inputs: Int[Array, 'B I']):
-    """Encodes a prompt: cross-attention keys and values of every layer."""
-    return self.decoder.memory(self.encode(inputs))
+    """Encodes a prompt: what `cross` makes of its states."""
+    return self.cross(self.encode(inputs))
 
   def extend(self, tokens, distance, mask, cross_mask, memory, write,
              embedded=None):
@@ -343,12 +260,19 @@ class Encoded:
   """What a T5 cache keeps of its prompt; never rolled back."""
   memory: tuple[tuple[Array, Array], ...]
   inputs: Int[Array, 'B I']
+  states: Float[Array, 'B I E'] | None = None          # if drafters share them
 
 
 @dataclasses.dataclass(frozen=True)
 class T5(packed.PackedModel):
-  """A T5 as a `LanguageModel`; `Prompt.inputs` is what the encoder reads."""
+  """A T5 as a `LanguageModel`; `Prompt.inputs` is what the encoder reads.
+
+  Where a verifier and a drafter of its encoder both are `shared`, it reads a
+  prompt once: a cache keeps its states, and `Prompt.lent` brings them.
+  """
   config: T5Config
+  _: dataclasses.KW_ONLY
+  shared: bool = False
 
   @property
   def module(self) -> Transformer:
@@ -383,12 +307,17 @@ class T5(packed.PackedModel):
       raise ValueError('A T5 needs Prompt.inputs, the text that its encoder '
                        'reads; got None.')
     cfg, b = self.config, len(prompt.inputs)
-    memory = self.apply(params, prompt.inputs, method='memory')
+    borrows = self.shared and cfg.encoder is not None
+    states = prompt.lent if borrows else None
+    if states is None:
+      states = self.apply(params, prompt.inputs, method='encode')
+    memory = self.apply(params, states, method='cross')
     slots = jnp.zeros((b, cfg.num_heads, capacity, cfg.head_dim), cfg.dtype)
-    own = tuple(None if (i, SELF) in cfg.skipped else (slots, slots)
+    own = tuple(None if (i, t5_layers.SELF) in cfg.skipped else (slots, slots)
                 for i in range(cfg.num_decoder_layers))
     return cache_lib.Cache(own, jnp.zeros(b, jnp.int32),
-                           Encoded(memory, prompt.inputs))
+                           Encoded(memory, prompt.inputs, states if self.shared
+                                   and not borrows else None))
 
   def extend(self, params: Any, cache: cache_lib.Cache, tree: types.TokenTree):
     """Hidden states [B, N, E] of a block, written at [length, length + N)."""

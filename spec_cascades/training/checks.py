@@ -11,6 +11,7 @@ from spec_cascades.models import heads
 from spec_cascades.models import masks
 from spec_cascades.models import reduced
 from spec_cascades.training import ahead
+from spec_cascades.training import borrowing
 from spec_cascades.training import consistent
 from spec_cascades.training import exits
 from spec_cascades.training import follow
@@ -34,6 +35,7 @@ def check(run: Any) -> None:
       not, a loss of another model, or what is not installed.
   """
   start.check(run.lm, run.corpus, run.recipe.max_length)
+  borrowing.check(run.lm, run.init_from, run.encoder_from)
   sharding.layout(run.mesh, run.lm, rules=run.rules)
   _objective(run)
   if run.recipe.tensorboard:

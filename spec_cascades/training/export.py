@@ -25,6 +25,8 @@ from spec_cascades.evaluation import examples
 from spec_cascades.evaluation import pairs
 from spec_cascades.evaluation import qualities
 from spec_cascades.models import heads
+from spec_cascades.models import t5
+from spec_cascades.training import borrowing
 from spec_cascades.training import loop
 from spec_cascades.training import quality
 from spec_cascades.training import start
@@ -57,6 +59,7 @@ def export(run: loop.Run, output: str, *, dtype: str = 'bfloat16',
   params, step = start.restore(run.model_dir)
   params, figures = _rounded(params, dtype), dict(step=step)
   native.save(output, _chosen(run), params, None, dtype,
+              lender=_lender(run, params, output, log),
               words=converting.files_of(corpus.vocabulary),
               max_input_length=max(corpus.buckets), info=figures)
   log(f'wrote {output}')
@@ -78,6 +81,34 @@ def export(run: loop.Run, output: str, *, dtype: str = 'bfloat16',
     _note(pathlib.Path(output).expanduser(), figures)
     log(f'{name}: {metric.name} {score:.2f} on {len(chosen)} texts')
   return figures
+
+
+def _lender(run, params, output, log):
+  """Whose encoder is left out: that of the verifier beside the output."""
+  if run.encoder_from is None or not borrowing.still(run.lm):
+    return None
+  output = pathlib.Path(output).expanduser().resolve()
+  there = output.parent / pathlib.Path(run.encoder_from).expanduser(
+      ).resolve().name
+  if there == output:
+    raise ValueError(f'{output} is where the verifier is that lends its '
+                     'encoder; give another --output.')
+  if native.recognises(there) and _lends(native.source(there), params):
+    return extras.Lender(there.name, native.digest(there))
+  log(f'written with its encoder, as that is not the one of {there}')
+  return None
+
+
+def _lends(source, params):
+  """Whether a model's file has, to the bit, the encoder of parameters."""
+  for ours, theirs in t5.BORROWED.items():
+    flat = traverse_util.flatten_dict(params[ours], sep='/')
+    leaves = {name.removeprefix(f'{theirs}/'): leaf for name, leaf
+              in source.leaves.items() if name.startswith(f'{theirs}/')}
+    if flat.keys() != leaves.keys() or not all(
+        _equal(flat[name], leaf) for name, leaf in leaves.items()):
+      return False
+  return True
 
 
 def _sets(corpus):

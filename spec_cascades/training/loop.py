@@ -20,6 +20,7 @@ from spec_cascades.checkpoints import converting
 from spec_cascades.checkpoints import orbax
 from spec_cascades.evaluation import qualities
 from spec_cascades.models import reduced
+from spec_cascades.training import borrowing
 from spec_cascades.training import checks
 from spec_cascades.training import data as data_lib
 from spec_cascades.training import losses
@@ -108,6 +109,8 @@ class Run:
       `grow`. Random parameters if None.
     part: Of a `heads.Beside`: what scripts/export.py --part wrote of a run
       beside `init_from`, to start from, too.
+    encoder_from: Of a T5 that reads with another's encoder, a checkpoint of
+      that one: see `borrowing`. It is not trained.
     teacher: A checkpoint of any format; the loss is then `distillation` from
       its predictions. Of an `ahead.Ahead` it is L_0 that is.
     distillation: What is minimised with a teacher.
@@ -137,6 +140,7 @@ class Run:
   recipe: Recipe = Recipe()
   init_from: str | None = None
   part: str | None = None
+  encoder_from: str | None = None
   teacher: str | None = None
   distillation: losses.Distillation | losses.Boosted = losses.Distillation()
   on_policy: policies.OnPolicy = policies.OnPolicy()
@@ -232,6 +236,7 @@ def optimizer_of(run: Run) -> optax.GradientTransformation:
   held = ('^tokens$',) if isinstance(run.lm, reduced.Reduced) else ()
   if run.objective is not None and not run.objective.verifier:
     held = ('^model/',)
+  held += borrowing.still(run.lm)
   still = *run.freeze, *held
   if not (still or run.rates):
     return run.optimizer(rate)
@@ -265,8 +270,8 @@ def _start(run, update, saves, memory, log):
   if run.init_from is not None:
     log(f'starting from {run.init_from}')
   params = sharding.place(
-      run.lm, start.params(run.init_from, run.lm, key, run.corpus, run.part),
-      mesh)
+      run.lm, start.params(run.init_from, run.lm, key, run.corpus, run.part,
+                           run.encoder_from), mesh)
   return sharding.place(run.lm, update.init(params), mesh), memory
 
 

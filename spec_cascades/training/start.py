@@ -18,6 +18,7 @@ from spec_cascades.evaluation import pairs
 from spec_cascades.models import heads
 from spec_cascades.models import reduced
 from spec_cascades.models import t5
+from spec_cascades.training import borrowing
 from spec_cascades.training import data
 from spec_cascades.training import grow
 
@@ -64,7 +65,8 @@ def vocabulary(path: str) -> Any:
 
 
 def params(path: str | None, lm: Any, key: jax.Array,
-           corpus: data.ParallelText, part: str | None = None) -> Any:
+           corpus: data.ParallelText, part: str | None = None,
+           encoder: str | None = None) -> Any:
   """Parameters of `lm` with a checkpoint's contents, in checkpoint layout.
 
   Args:
@@ -76,6 +78,7 @@ def params(path: str | None, lm: Any, key: jax.Array,
     key: Of what the checkpoint has nothing for.
     corpus: What is trained on.
     part: What was exported of a run beside this checkpoint, see `beside`.
+    encoder: A checkpoint whose encoder it gets, see `borrowing`.
 
   Raises:
     ValueError: It does not fit the model.
@@ -83,6 +86,11 @@ def params(path: str | None, lm: Any, key: jax.Array,
   found = None if path is None else _contents(path, lm)
   if part is not None:
     found = dict(model=found, heads=_part(part, path, lm))
+  if encoder is not None:
+    lender = checkpoints.load(encoder)
+    check_words(encoder, lender, corpus.vocabulary)
+    own = lm.init_params(key) if found is None else found
+    return borrowing.params(own, lm, lender, corpus)
   if isinstance(lm, heads.Beside):
     return _headed(found, lm, key, path)
   if not isinstance(lm, reduced.Reduced):

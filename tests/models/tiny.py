@@ -24,6 +24,9 @@ LMS = dict(
     t5_1_0=t5.T5(dataclasses.replace(
         _t5, mlp_activations=('relu',), logits_via_embedding=True)),
     t5_1_1=t5.T5(_t5),
+    t5_lent=t5.T5(dataclasses.replace(_t5, encoder=dataclasses.replace(
+        _t5, emb_dim=20, num_heads=2, head_dim=8, mlp_dim=12,
+        mlp_activations=('relu',)))),
     gemma1=gemma.Gemma(_gemma),
     gemma2=gemma.Gemma(dataclasses.replace(
         _gemma, num_kv_heads=2, post_norms=True, windows=(4, 0),
