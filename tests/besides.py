@@ -7,6 +7,7 @@ import numpy as np
 
 import tinypair
 from spec_cascades.checkpoints import beside
+from spec_cascades.checkpoints import extras
 from spec_cascades.checkpoints import native
 from spec_cascades.evaluation import pairs
 from spec_cascades.models import features
@@ -66,5 +67,5 @@ def write_whole(directory, vocabulary, name, seed=0):
 def write_part(directory, verifier, name, seed=0, **kwargs):
   lm, params = made(name, seed)
   beside.write(directory, lm, params['heads'],
-               beside.Verifier('a/verifier', pairs.digest(verifier)), **kwargs)
+               extras.Owner('a/verifier', pairs.digest(verifier)), **kwargs)
   return str(directory)

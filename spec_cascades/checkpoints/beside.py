@@ -30,18 +30,6 @@ WEIGHTS = 'heads.safetensors'
 
 
 @dataclasses.dataclass(frozen=True)
-class Verifier:
-  """Whose part it is.
-
-  Attributes:
-    name: To show.
-    sha256: What `evaluation.pairs.digest` says of its checkpoint.
-  """
-  name: str
-  sha256: str
-
-
-@dataclasses.dataclass(frozen=True)
 class Part:
   """A part that was read.
 
@@ -53,12 +41,12 @@ class Part:
   """
   heads: Any
   params: Any = dataclasses.field(repr=False)
-  verifier: Verifier
+  verifier: extras.Owner
   sha256: str
 
 
 def write(directory: str | os.PathLike, lm: heads_lib.Beside, params: Any,
-          verifier: Verifier, dtype: str = 'bfloat16', *,
+          verifier: extras.Owner, dtype: str = 'bfloat16', *,
           shard_bytes: int = native.SHARD_BYTES,
           info: Mapping[str, Any] | None = None) -> None:
   """Writes a part; each file is complete or not there.
@@ -127,7 +115,9 @@ def read(directory: str | os.PathLike, *, dtype: str = 'float32') -> Part:
   directory = pathlib.Path(directory).expanduser()
   config, path = native.read_config(directory, part=True), (
       directory / native.CONFIG)
-  verifier = _verifier(path, config.get(extras.VERIFIER))
+  verifier = extras.owner_of(
+      path, extras.VERIFIER, config.get(extras.VERIFIER),
+      'the name of a verifier and its sha256. Export the part again.')
   lm, heads = native.model_of(path, config), extras.heads_of(path, config)
   if heads is None:
     raise ValueError(f'{path} has no {extras.HEADS}, which say what the part '
@@ -150,15 +140,3 @@ def read(directory: str | os.PathLike, *, dtype: str = 'float32') -> Part:
 def weight_files(shards: int) -> list[str]:
   """Names of the files that hold the weights, in order."""
   return tensors.file_names(shards, WEIGHTS)
-
-
-def _verifier(path, found) -> Verifier:
-  try:
-    made = Verifier(**found)
-    if extras.SHA256.fullmatch(made.sha256) and isinstance(made.name, str):
-      return made
-  except TypeError:
-    pass
-  raise ValueError(f'{path}, {extras.VERIFIER}: got {str(found)[:100]}; '
-                   'allowed: the name of a verifier and its sha256. Export the '
-                   'part again.')

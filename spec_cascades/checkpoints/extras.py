@@ -17,18 +17,39 @@ SHA256 = re.compile('[0-9a-f]{64}')
 
 
 @dataclasses.dataclass(frozen=True)
-class Lender:
-  """Whose encoder a model reads with.
+class Owner:
+  """The model that something else belongs to.
 
   Attributes:
-    name: Of a directory that is beside the model's.
-    sha256: What `native.digest` says of it.
+    name: What it is called: of one whose encoder is lent, its directory's name.
+    sha256: What `evaluation.pairs.digest` says of its checkpoint.
   """
   name: str
   sha256: str
 
 
-def lender_of(path: pathlib.Path, config: Mapping[str, Any]) -> Lender | None:
+def owner_of(path: pathlib.Path, key: str, found: Any, allowed: str) -> Owner:
+  """Reads an owner from a configuration.
+
+  Args:
+    path: Of the configuration, for messages.
+    key: Where it is there.
+    found: What is there.
+    allowed: What may be, for messages, and what to do.
+
+  Raises:
+    ValueError: It is none that there can be.
+  """
+  try:
+    made = Owner(**found)
+    if SHA256.fullmatch(made.sha256) and isinstance(made.name, str):
+      return made
+  except TypeError:
+    pass
+  raise ValueError(f'{path}, {key}: got {str(found)[:100]}; allowed: {allowed}')
+
+
+def lender_of(path: pathlib.Path, config: Mapping[str, Any]) -> Owner | None:
   """Whose encoder a model reads with, if its weights have none.
 
   Args:
@@ -38,18 +59,16 @@ def lender_of(path: pathlib.Path, config: Mapping[str, Any]) -> Lender | None:
   Raises:
     ValueError: It is none that there can be.
   """
-  found = config.get(LENDER)
-  if found is None:
+  if config.get(LENDER) is None:
     return None
-  try:
-    made = Lender(**found)
-    if _plain(made.name) and SHA256.fullmatch(made.sha256):
-      return made
-  except TypeError:
-    pass
-  raise ValueError(f'{path}, {LENDER}: got {str(found)[:100]}; allowed: the '
-                   'name of a directory beside it, and its sha256. Export the '
-                   'model again.')
+  allowed = ('the name of a directory beside it, and its sha256. Export the '
+             'model again.')
+  made = owner_of(path, LENDER, config[LENDER], allowed)
+  if made.name in ('', '.', '..') or made.name != pathlib.PurePath(
+      made.name).name:                                  # it is a path
+    raise ValueError(f'{path}, {LENDER}: got the name {made.name[:100]!r}; '
+                     f'allowed: {allowed}')
+  return made
 
 
 def tokens_of(path: pathlib.Path, config: Mapping[str, Any],
@@ -75,11 +94,6 @@ def tokens_of(path: pathlib.Path, config: Mapping[str, Any],
   except ValueError as error:
     raise ValueError(f'{path}, {TOKENS}: {error}') from None
   return tokens.astype(np.int32)
-
-
-def _plain(name):
-  """Whether it names a directory, and is no path."""
-  return name not in ('', '.', '..') and name == pathlib.PurePath(name).name
 
 
 def beside_of(config: Any) -> dict[str, Any]:

@@ -57,7 +57,7 @@ def save(directory: str | os.PathLike, lm: Any, params: Mapping[str, Any],
          vocabulary_path: str | os.PathLike | None, dtype: str = 'bfloat16', *,
          words: Mapping[str, bytes] | None = None,
          max_input_length: int = DEFAULT_MAX_INPUT,
-         shard_bytes: int = SHARD_BYTES, lender: extras.Lender | None = None,
+         shard_bytes: int = SHARD_BYTES, lender: extras.Owner | None = None,
          info: Mapping[str, Any] | None = None) -> None:
   """Writes a model; each file is complete or not there.
 
@@ -99,7 +99,7 @@ def save(directory: str | os.PathLike, lm: Any, params: Mapping[str, Any],
 def write(directory: str | os.PathLike, source: loading.Source,
           dtype: str = 'bfloat16', *, words: Mapping[str, bytes],
           max_input_length: int = DEFAULT_MAX_INPUT,
-          shard_bytes: int = SHARD_BYTES, lender: extras.Lender | None = None,
+          shard_bytes: int = SHARD_BYTES, lender: extras.Owner | None = None,
           info: Mapping[str, Any] | None = None,
           tick: tensors.Write = lambda _: None) -> None:
   """Writes a model whose weights are read one by one; see `save`.

@@ -279,7 +279,8 @@ class T5(packed.PackedModel):
     return Transformer(self.config, self.taps)
 
   def variables(self, key: jax.Array) -> dict[str, Any]:
-    return self.module.init(key, *2 * [jnp.ones((1, 1), jnp.int32)])
+    token = jnp.ones((1, 1), jnp.int32)
+    return self.module.init(key, token, token)
 
   def states(self, params: Any, batch: Mapping[str, Array], *,
              dropout: Key[Array, ''] | None = None, remat: bool = False,
@@ -315,9 +316,9 @@ class T5(packed.PackedModel):
     slots = jnp.zeros((b, cfg.num_heads, capacity, cfg.head_dim), cfg.dtype)
     own = tuple(None if (i, t5_layers.SELF) in cfg.skipped else (slots, slots)
                 for i in range(cfg.num_decoder_layers))
+    lent = states if self.shared and not borrows else None
     return cache_lib.Cache(own, jnp.zeros(b, jnp.int32),
-                           Encoded(memory, prompt.inputs, states if self.shared
-                                   and not borrows else None))
+                           Encoded(memory, prompt.inputs, lent))
 
   def extend(self, params: Any, cache: cache_lib.Cache, tree: types.TokenTree):
     """Hidden states [B, N, E] of a block, written at [length, length + N)."""

@@ -94,7 +94,7 @@ def _lender(run, params, output, log):
     raise ValueError(f'{output} is where the verifier is that lends its '
                      'encoder; give another --output.')
   if native.recognises(there) and _lends(native.source(there), params):
-    return extras.Lender(there.name, native.digest(there))
+    return extras.Owner(there.name, native.digest(there))
   log(f'written with its encoder, as that is not the one of {there}')
   return None
 
@@ -169,7 +169,7 @@ def export_part(run: loop.Run, output: str, *, verifier: str | None = None,
       figures[name] = round(x, 4)
       log(f'{name}: {x:.4f}')
   beside.write(output, dataclasses.replace(lm, lm=found.lm), params['heads'],
-               beside.Verifier(pairs.shown(path), pairs.digest(path)), dtype,
+               extras.Owner(pairs.shown(path), pairs.digest(path)), dtype,
                info=figures)
   log(f'wrote {output}')
   return figures

@@ -11,6 +11,7 @@ import besides
 import tinypair
 from spec_cascades import checkpoints
 from spec_cascades.checkpoints import beside
+from spec_cascades.checkpoints import extras
 from spec_cascades.checkpoints import native
 from spec_cascades.evaluation import kinds
 from spec_cascades.evaluation import pairs
@@ -37,7 +38,7 @@ def test_a_part_comes_back_and_nothing_else_is_written(name, verifier,
   lm, params = besides.made(name)
   found = beside.read(tmp_path)
   assert found.heads == lm.heads
-  assert found.verifier == beside.Verifier('a/verifier',
+  assert found.verifier == extras.Owner('a/verifier',
                                            pairs.digest(verifier))
   jax.tree.map(np.testing.assert_array_equal, found.params, params['heads'])
   assert {x.dtype for x in jax.tree.leaves(found.params)} == {
@@ -131,7 +132,7 @@ def test_damaged_parts_are_refused(verifier, tmp_path):
 
 def test_write_refuses_what_read_would_and_what_is_there(verifier, tmp_path):
   lm, params = besides.made('heads')
-  own = beside.Verifier('a/verifier', '0' * 64)
+  own = extras.Owner('a/verifier', '0' * 64)
   with pytest.raises(ValueError, match='float16'):
     beside.write(tmp_path / 'x', lm, params['heads'], own, 'float16')
   with pytest.raises(ValueError, match='missing: heads/head_2'):

@@ -17,6 +17,7 @@ from spec_cascades import decode
 from spec_cascades import targets
 from spec_cascades import warp
 from spec_cascades.checkpoints import beside
+from spec_cascades.checkpoints import extras
 from spec_cascades.drafters import null
 from spec_cascades.evaluation import drafting
 from spec_cascades.evaluation import examples
@@ -254,7 +255,7 @@ def test_beside_a_decoder_of_another_format(tmp_path):
     lm = features.beside(found.lm, config)
     name, out = config.drafters[0], tmp_path / config.kind
     beside.write(out, lm, lm.fresh(found.params, jax.random.key(0)),
-                 beside.Verifier('x', pairs.digest(path)))
+                 extras.Owner('x', pairs.digest(path)))
     drafter, params = drafting.make(f'{name}:{out}', pair, 2)
     assert params['model'] is pair.verifier.params
     got, want = (decoded(pair, *x, 0.) for x in (

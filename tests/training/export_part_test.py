@@ -11,6 +11,7 @@ import pytest
 
 import besides
 from spec_cascades.checkpoints import beside
+from spec_cascades.checkpoints import extras
 from spec_cascades.checkpoints import converting
 from spec_cascades.checkpoints import native
 from spec_cascades.checkpoints import orbax
@@ -78,7 +79,7 @@ def test_a_part_is_that_of_the_run_rounded(kind, runs, parts, verifier):
       params['heads'])
   jax.tree.map(np.testing.assert_array_equal, found.params, want)
   assert found.heads == run.lm.heads
-  assert found.verifier == beside.Verifier(pairs.shown(verifier),
+  assert found.verifier == extras.Owner(pairs.shown(verifier),
                                            pairs.digest(verifier))
   said = json.loads((pathlib.Path(path) / native.CONFIG).read_text())
   assert said['info'] == figures and figures['step'] == 0
