@@ -6,7 +6,7 @@ Needs: the corpus: python scripts/build_corpus.py.
 Result: runs/debian/test: 120 points on 500 sentences of the test split that
 have no near-duplicate in train. Quality is measured in batches, latency on the
 first 60. In tables/ there, claims.md holds the paper's claims against these
-curves, each with its figure, and truncation.md the control. 16 to 84 minutes
+curves, each with its figure, and truncation.md the control. 14 to 84 minutes
 on two quiet cores; docs/debian.md shows what came out.
 Of the finished sweep, a picture of a few curves, and then the time split and
 texts side by side, for the report:

@@ -4,7 +4,7 @@ Command:
   python scripts/sweep.py --config=configs/debian_synopsis.py
 Needs: the corpus: python scripts/build_corpus.py.
 Result: runs/debian_synopsis/test: 120 points on 500 descriptions of the test
-split that have no near-duplicate in train, by ROUGE-L, in 20 to 40 minutes on
+split that have no near-duplicate in train, by ROUGE-L, in 17 to 40 minutes on
 two cores; docs/synopsis.md shows what came out. What is in the
 folder, and what can be had of the finished sweep, is as of debian.py:
   python scripts/analyse.py runs/debian_synopsis/test --draw \

@@ -139,6 +139,9 @@ def test_what_is_there_is_not_made_again():
   assert names(instances.wanted(['medusa_joint'])) == ['medusa_joint']
   make(instances.BY_NAME['medusa_joint'])
   assert instances.wanted(['medusa_joint']) == []
+  place = pathlib.Path(instances.BY_NAME['medusa_joint'].makes).expanduser()
+  place.rename(place.with_name(f'{int(place.name) + 1}'))   # trained longer
+  assert instances.wanted(['medusa_joint']) == []
   assert names(instances.wanted([])) == names(instances.missing())
   ready = instances.ready()
   assert 'eagle' in ready and 'masks' in ready       # they came along
