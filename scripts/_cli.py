@@ -90,7 +90,7 @@ def run(main: Callable[[Sequence[str]], None]) -> None:
 def _passing(error: ValueError | OSError) -> bool:
   """Whether it is of the machine or its network, and not of the input."""
   return not isinstance(error, ValueError) and (
-      isinstance(error, (ConnectionError, TimeoutError))
+      isinstance(error, (ConnectionError, TimeoutError, ChildProcessError))
       or error.errno not in OF_INPUT)
 
 

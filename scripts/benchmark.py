@@ -339,6 +339,7 @@ def _flags(args: Sequence[str]) -> argparse.Namespace:
   if flags.output and flags.what != 'steps':
     raise ValueError(f'Got {flags.what} --output; allowed: with steps.')
   if flags.output:
+    flags.output = flags.output.expanduser()
     _cli.directory(flags.output.parent)
     if flags.output.is_dir():
       raise ValueError(f'Got --output {flags.output}, a directory; give a '

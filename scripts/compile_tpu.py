@@ -82,6 +82,7 @@ def _flags(args: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
                      'times are over that of 1.')
   flags.batches = _numbers('batches', flags.batches) if flags.batches else []
   if flags.json:
+    flags.json = flags.json.expanduser()
     _writable(flags.json)
   return flags, bindings
 

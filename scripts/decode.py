@@ -171,7 +171,8 @@ def main(args: Sequence[str]) -> None:
       translator.encode(asked(line), f'Line {i}') if line.strip() else None
       for i, line in enumerate(lines, 1)]
 
-  painter = trace.Painter(trace.has_colour(sys.stdout.isatty(), os.environ))
+  painter = trace.Painter(hosts.said(lambda: trace.has_colour(
+      sys.stdout.isatty(), os.environ)))        # the first one prints
   if flags.trace and hosts.first():
     print(f'round, accepted/drafted, tokens: {painter.legend()}')
   show = lambda i: _shown(translator, painter, flags, inputs[i], i)

@@ -49,8 +49,13 @@ def sweep(flags: argparse.Namespace, rest: Sequence[str]) -> None:
   files = given.gin_file or [given.config]
   for path in files:
     _committed(path)
-  for binding in bindings:
-    _collected(*binding.split(' = ', 1))
+  for job in sweep_script.named(given, bindings):
+    for name, value in _written(*job).items():
+      _collected(name, value)
+  if flags.slices > 1 and given.config:
+    raise ValueError(f'Got --slices {flags.slices} with --config {given.config}'
+                     '; allowed: one of the two, since --gin_file says that '
+                     'workers of Ray decode. Give a sweep as a --gin_file.')
   if flags.slices > 1 and given.profile:
     raise ValueError(f'Got --slices {flags.slices} with --profile; allowed: '
                      'one of the two, since workers of Ray are not traced.')
@@ -72,6 +77,32 @@ def _committed(path: str) -> None:
   if git('diff', '--quiet', 'HEAD', '--', path).code:
     print(f'# {path} has changes that are not committed; hosts get that of '
           'HEAD')
+
+
+def head() -> str:
+  """The commit that hosts get."""
+  return lib.Gcloud().done(['-C', str(_cli.ROOT), 'rev-parse', 'HEAD'],
+                           'git').split()[-1]
+
+
+def _written(files: Sequence[str], bindings: Sequence[str]) -> dict[str, str]:
+  """The last value that each name gets, as text, in files and bindings."""
+  found = {}
+
+  def read(path):
+    place = pathlib.Path(path)
+    place = place if place.is_file() else _cli.ROOT / path
+    if not place.is_file():
+      return                           # told where it is looked for
+    for line in place.read_text(encoding='utf-8').splitlines():
+      if other := re.match(r"""include\s+['"](.+)['"]""", line):
+        read(other[1])
+      elif one := re.match(r'([\w./]+)\s*=\s*(.+)', line):
+        found[one[1]] = one[2]
+  for path in files:
+    read(path)
+  found.update(x.split(' = ', 1) for x in bindings)
+  return found
 
 
 def _collected(name: str, value: str) -> None:

@@ -10,6 +10,7 @@ from typing import Iterator
 
 RUNS = 'runs'
 FRESH, OLD, LOCK = '.runs.fresh-', '.runs.old', '.runs.lock'   # beside it
+HELD = '.runs.held'
 
 
 @contextlib.contextmanager
@@ -41,6 +42,25 @@ def settle(output: pathlib.Path) -> None:
   if _place(output).with_name(OLD).exists():
     with _alone(output):
       pass
+
+
+@contextlib.contextmanager
+def held(output: pathlib.Path) -> Iterator[None]:
+  """While a sweep is collected there.
+
+  Another's set-up would take along what this one has so far, and bring it back
+  when there is more.
+
+  Raises:
+    ValueError: One is.
+  """
+  with (output / HELD).open('w') as lock:
+    try:
+      fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+      raise ValueError(f'Another sweep is being collected in {output}; give '
+                       'this one another --output.') from None
+    yield
 
 
 @contextlib.contextmanager

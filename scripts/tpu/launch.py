@@ -12,7 +12,8 @@ then, and back to a host that has none. A slice that was taken away is asked for
 again and the sweep goes on.
 --dry_run prints every command and runs nothing. Actions:
   create   asks for the slices and waits until they are there
-  setup    copies this checkout's HEAD to each host and installs it
+  setup    copies this checkout's HEAD to each host and installs it; a sweep
+           keeps to the HEAD that it began with
   run      runs the sweep once; says of each host how it ended
   collect  copies runs/ from the first host
   delete   gives the slices back: until then they cost money
@@ -22,8 +23,10 @@ again and the sweep goes on.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import pathlib
+import re
 import shlex
 import sys
 import tempfile
@@ -60,7 +63,8 @@ class Launch:
     setup: A command to run on each host in the end of its set-up.
     poll: Seconds between looks at states.
     collect_every: Seconds between copies of results.
-    restarts: How often slices may be asked for again.
+    restarts: How often slices that are lost may be asked for again.
+    commit: What hosts get.
   """
   gcloud: lib.Gcloud
   slices: list[lib.Slice]
@@ -71,6 +75,7 @@ class Launch:
   poll: float = 30.
   collect_every: float = 300.
   restarts: int = 20
+  commit: str = 'HEAD'
 
   @property
   def head(self) -> lib.Slice:
@@ -162,7 +167,7 @@ def setup(launch: Launch, some: Sequence[lib.Slice]) -> None:
   with tempfile.TemporaryDirectory() as folder:
     path = ARCHIVE if gcloud.dry_run else str(pathlib.Path(folder) / ARCHIVE)
     gcloud.done(['-C', str(_cli.ROOT), 'archive', '--format=tar.gz',
-                 f'--output={path}', 'HEAD'], 'git')
+                 f'--output={path}', launch.commit], 'git')
     lib.report(launch.watched({
         f'{one.name} host {i}': one.copy(path, f'HOST:{ARCHIVE}', i)
         for one, i in launch.hosts(some)}), 'Copying the sources')
@@ -172,7 +177,8 @@ def setup(launch: Launch, some: Sequence[lib.Slice]) -> None:
   wanted = ['requirements-tpu.txt']
   wanted += ['requirements-ray.txt'] * (len(launch.slices) > 1)
   steps = ['set -e', PYTHON, 'export PYTHON=python3.11', f'mkdir -p {FOLDER}',
-           f'rm -f {READY}', f'tar -xzf {ARCHIVE} -C {FOLDER}', f'cd {FOLDER}',
+           f'rm -f {READY}', f'rm -rf {FOLDER}/spec_cascades',  # of before
+           f'tar -xzf {ARCHIVE} -C {FOLDER}', f'cd {FOLDER}',
            '[ -d runs ] || [ ! -d ../runs ] || mv ../runs .',
            *(f'. scripts/setup.sh {name}' for name in wanted),
            # A shell of its own, whose exit code counts: of A && B, too.
@@ -220,7 +226,10 @@ def commands(launch: Launch) -> dict[str, list[str]]:
 def join_ray(launch: Launch) -> None:
   """Starts Ray on all slices, anew."""
   gcloud, start = launch.gcloud, f'cd {FOLDER} && .venv/bin/ray stop --force; '
-  found = gcloud.done(launch.head.addresses()).replace(';', ' ').split()
+  said = gcloud.done(launch.head.addresses())
+  found = re.findall(r'(?<![\d.])\d+(?:\.\d+){3}(?![\d.])', said)
+  if not (found or gcloud.dry_run):
+    raise ValueError(f'The address of {launch.head.name} is not known: {said}')
   address = found[0] if found else 'ADDRESS'
   begin = f'{start}.venv/bin/ray start --disable-usage-stats '
   launch.everywhere(launch.slices[:1], f'{begin}--head --port={PORT} '
@@ -268,10 +277,10 @@ def sweep(launch: Launch) -> None:
     ValueError: It can't go on: says what each host said last, of the sweep or
       of its set-up.
   """
-  restarts = fruitless = 0
-  before = _size(launch.output)
+  losses = fruitless = 0
+  before, again = _size(launch.output), False
   while True:
-    create(launch, launch.slices, patient=restarts > 0)
+    create(launch, launch.slices, patient=again)
     failed = None
     try:
       setup(launch, unready(launch))
@@ -285,10 +294,13 @@ def sweep(launch: Launch) -> None:
     time.sleep(launch.poll)            # until a loss shows, or it has passed
     gone = lost(launch)
     fruitless = 0 if _size(launch.output) > before or gone else fruitless + 1
-    before, restarts = _size(launch.output), restarts + 1
+    before, again, losses = _size(launch.output), True, losses + bool(gone)
+    if gone and losses > launch.restarts:
+      raise ValueError(
+          f'{gone[0].name} was taken away, and --restarts {launch.restarts} '
+          'says how often it may be asked for again; the same command goes on.')
     bad = any(x.code == BAD_INPUT for x in found)
-    if not gone and (bad or fruitless == RETRIED
-                     or restarts > launch.restarts):
+    if not gone and (bad or fruitless == RETRIED):
       if failed:
         raise failed
       # Others end because one did, which is told first.
@@ -335,7 +347,8 @@ def _flags(args: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
       'installation, which fetches checkpoints, say')
   add('--poll', type=float, default=30., help='seconds between looks')
   add('--collect_every', type=float, default=300., help='seconds')
-  add('--restarts', type=int, default=20, help='at most')
+  add('--restarts', type=int, default=20, help='how often slices that are '
+      'taken away are asked for again, at most')
   add('--delete', action='store_true', help='give the slices back at the end')
   add('--dry_run', action='store_true', help='print commands, run nothing')
   return parser.parse_args(args), rest
@@ -358,14 +371,17 @@ def _launch(flags: argparse.Namespace, rest: list[str]) -> Launch:
     collected.settle(output)
   return Launch(lib.Gcloud(flags.dry_run), made, rest,
                 output, flags.env, flags.setup, flags.poll,
-                flags.collect_every, flags.restarts)
+                flags.collect_every, flags.restarts,
+                'HEAD' if flags.dry_run else checks.head())
 
 
 def main(args: Sequence[str]) -> None:
   flags, rest = _flags(args)
   launch = _launch(flags, rest)
+  alone = flags.action in checks.RUNS and not flags.dry_run
   try:
-    _act(flags, launch)
+    with collected.held(launch.output) if alone else contextlib.nullcontext():
+      _act(flags, launch)
   except BaseException:                # an interrupt, too
     lib.remind(launch.gcloud, launch.slices)
     raise

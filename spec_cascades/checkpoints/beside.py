@@ -73,17 +73,17 @@ def write(directory: str | os.PathLike, lm: heads_lib.Beside, params: Any,
                                name) for name, x in sorted(flat.items())}
   loading.check_shapes(pathlib.Path('write'), loading.expected_beside(
       lm.lm, lm.heads), leaves)
-  directory.mkdir(parents=True, exist_ok=True)
   shards = tensors.shards(leaves, jnp.dtype(dtype).itemsize, shard_bytes)
-  for name, shard in zip(weight_files(len(shards)), shards):
-    tensors.write(directory / name, shard, dtype)
   described = {
       'format': native.FORMAT, 'family': family, 'dtype': dtype,
       'shards': len(shards), 'config': native.config_of(lm.lm.config),
       extras.HEADS: extras.beside_of(lm.heads),
       extras.VERIFIER: dataclasses.asdict(verifier), 'info': dict(info or {})}
-  files.write_atomically(directory / native.CONFIG,
-                         json.dumps(described, indent=2) + '\n')
+  with files.together(directory, native.CONFIG) as folder:
+    for name, shard in zip(weight_files(len(shards)), shards):
+      tensors.write(folder / name, shard, dtype)
+    files.write_atomically(folder / native.CONFIG,
+                           json.dumps(described, indent=2) + '\n')
 
 
 def check_free(directory: str | os.PathLike) -> None:

@@ -134,20 +134,19 @@ def write(directory: str | os.PathLike, source: loading.Source,
     kept[extras.LENDER] = dataclasses.asdict(lender)
     own = {name: x for name, x in own.items()
            if name.split('/')[0] not in t5.BORROWED}
-  directory.mkdir(parents=True, exist_ok=True)
-  shards = tensors.shards(own,
-                          jnp.dtype(dtype).itemsize, shard_bytes)
-  for name, shard in zip(weight_files(len(shards)), shards):
-    tensors.write(directory / name, shard, dtype, tick)
-  for name, content in words.items():
-    files.write_atomically(directory / name, content)
+  shards = tensors.shards(own, jnp.dtype(dtype).itemsize, shard_bytes)
   vocabulary = VOCABULARY if VOCABULARY in words else next(iter(words), None)
   described = dict(
       format=FORMAT, family=family, dtype=dtype, shards=len(shards),
       max_input_length=max_input_length, vocabulary=vocabulary,
       config=config_of(config), info=dict(info or {}), **kept)
-  files.write_atomically(directory / CONFIG,
-                         json.dumps(described, indent=2) + '\n')
+  with files.together(directory, CONFIG) as folder:
+    for name, shard in zip(weight_files(len(shards)), shards):
+      tensors.write(folder / name, shard, dtype, tick)
+    for name, content in words.items():
+      files.write_atomically(folder / name, content)
+    files.write_atomically(folder / CONFIG,
+                           json.dumps(described, indent=2) + '\n')
 
 
 def config_of(config: Any) -> dict[str, Any]:

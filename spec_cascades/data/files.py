@@ -44,6 +44,33 @@ def appearing(path: pathlib.Path, ending: str = '.partial'
         partial.unlink(missing_ok=True)
 
 
+@contextlib.contextmanager
+def together(directory: pathlib.Path, last: str) -> Iterator[pathlib.Path]:
+  """A folder whose files then take the places of those in a directory.
+
+  The one named `last`, without which the others are not read, is taken away
+  first and comes last: nobody ever finds files of before beside new ones.
+  Where writing fails, or is killed, the directory is as it was before.
+
+  Args:
+    directory: Is made if absent.
+    last: Name of a file.
+  """
+  directory.mkdir(parents=True, exist_ok=True)
+  folder = directory / f'.{os.getpid()}.{secrets.token_hex(4)}.partial'
+  folder.mkdir()
+  try:
+    yield folder
+    (directory / last).unlink(missing_ok=True)
+    for path in sorted(folder.iterdir(), key=lambda x: x.name == last):
+      path.replace(directory / path.name)
+  except OSError as error:            # tells of the place, not of the folder
+    raise OSError(error.errno, str(error.strerror).replace(
+        str(folder), str(directory))) from None
+  finally:
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 def write_atomically(path: pathlib.Path, content: str | bytes) -> None:
   """Replaces a file in one step; text is UTF-8.
 

@@ -57,10 +57,11 @@ class Instruction:
 
   @property
   def group(self) -> int:
-    """Devices that take part in a collective; 1 if the line does not say."""
+    """Devices that take part in a collective, 2 if it has them in pairs; 1 if
+    the line does not say."""
     found = _GROUPS.search(self.line)
     if not found:
-      return 1
+      return 1 + ('source_target_pairs=' in self.line)
     if found[3]:
       sizes = dict(_AXIS.findall(found[3]))
       return math.prod(int(part or sizes[axis])

@@ -24,6 +24,7 @@ from spec_cascades import targets
 from spec_cascades import warp as warp_lib
 from spec_cascades.drafters import chain
 from spec_cascades.evaluation import pairs
+from spec_cascades.evaluation import text
 from spec_cascades.training import data
 from spec_cascades.training import replay
 from spec_cascades.training import train_step
@@ -194,7 +195,7 @@ class Session:
     rows = [self.requests[i] for i in ids]
     width = next(w for w in self.corpus.buckets if max(map(len, rows)) <= w)
     rows += [[self.corpus.end]] * (online.batch - len(rows))
-    prompt = pairs.prompt_of(lm)(rows, width)
+    prompt = text.capped(pairs.prompt_of(lm)(rows, width), self.length)
     spec = decode.GenSpecSample(
         lm, chain.Chain(self.update.lm, online.gamma),
         prompt.prefix.shape[1] + self.length, eos=self.corpus.end)

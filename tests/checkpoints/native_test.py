@@ -1,4 +1,5 @@
 """Model directories: what is written is what is read, or one clear line."""
+import errno
 import json
 
 import jax
@@ -54,6 +55,28 @@ def test_a_model_without_a_sublayer_comes_back(tmp_path, name, layer, part):
   loaded, again, _ = native.load(tmp_path)
   assert loaded == lm and loaded.config.skipped == ((layer, part),)
   jax.tree.map(np.testing.assert_array_equal, params, again)
+
+
+def test_a_model_that_is_written_over_is_whole_until_another_is(
+    tmp_path, vocabulary, monkeypatch):
+  lm = t5.T5(tinypair.config(16, 1))
+  first, then = (lm.init_params(jax.random.key(i)) for i in (0, 1))
+  native.save(tmp_path, lm, first, vocabulary, 'float32', shard_bytes=5_000)
+  write, written = native.tensors.write, []
+
+  def full(path, *args):
+    if len(written) == 2:
+      raise OSError(errno.ENOSPC, f"{path} can't be written: no space left")
+    written.append(path)
+    return write(path, *args)
+  monkeypatch.setattr(native.tensors, 'write', full)
+  with pytest.raises(OSError, match=f'{tmp_path}/model-00003.* no space left'):
+    native.save(tmp_path, lm, then, vocabulary, 'float32', shard_bytes=5_000)
+  jax.tree.map(np.testing.assert_array_equal, first, native.load(tmp_path)[1])
+  monkeypatch.undo()
+  native.save(tmp_path, lm, then, vocabulary, 'float32', shard_bytes=5_000)
+  jax.tree.map(np.testing.assert_array_equal, then, native.load(tmp_path)[1])
+  assert not list(tmp_path.glob('.*'))
 
 
 def test_bfloat16_is_rounded_once_and_read_as_float32(tmp_path, vocabulary):

@@ -74,7 +74,7 @@ WHOLE = 16 * 32 * 4
     ('reduce_all', ['all-reduce', WHOLE, 8]),
     ('gather', ['all-gather', WHOLE, 4]),
     ('scatter', ['reduce-scatter', WHOLE, 2]),
-    ('shift', ['collective-permute', WHOLE])])
+    ('shift', ['collective-permute', WHOLE, 2])])
 def test_bytes_of_each_exchange(found, name, want):
   (*got,), = found[name]
   assert got[:len(want)] == want

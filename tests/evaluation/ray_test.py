@@ -103,7 +103,7 @@ def test_begun_by_workers_that_all_die_and_finished_here(
     one.kill()
   _, errors = there.communicate()
   last = errors.rstrip('\n').split('\n')[-1]
-  assert there.returncode == 2 and last.startswith(
+  assert there.returncode == 3 and last.startswith(
       'sweep.py: No worker is left.'), errors
   assert 'the same command goes on' in last and 'Traceback' not in errors
   assert 40 <= len(records(tmp_path / sweep_lib.JOURNAL)) < EXAMPLES * POINTS

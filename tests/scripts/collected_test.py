@@ -63,8 +63,9 @@ def test_a_dry_run_collects_nothing(world, capsys):
 
 
 def left(folder):
-  """What is there besides the lock."""
-  return sorted(x.name for x in folder.iterdir() if x.name != collected.LOCK)
+  """What is there besides locks."""
+  return sorted(x.name for x in folder.iterdir() if x.name not in (
+      collected.LOCK, collected.HELD))
 
 
 def write(path, content):

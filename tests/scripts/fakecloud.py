@@ -9,6 +9,7 @@ Run as a program: `gcloud ARGUMENTS`, in the world that $FAKECLOUD names:
                 one for each time, the last one stays
                 scp: the same, of folders that are copied from there; all but 0
                 leaves a part of each file
+                address: what is said where a slice's is asked for
   NAME/         a slice that was asked for; NAME/HOST/ is a host's home
 """
 import json
@@ -132,7 +133,7 @@ def node(args, plan, verb, name):
   if not (WORLD / name).exists():
     fail(f'ERROR: NOT_FOUND: {name}')
   if verb == 'describe':
-    print('10.0.0.7')
+    print(plan.get('address', '10.0.0.7'))
     return
   host = int(flag(args, '--worker'))
   home = WORLD / name / str(host)

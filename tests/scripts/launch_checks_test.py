@@ -89,6 +89,8 @@ def test_chips_and_hosts_of_a_type(kind, chips, hosts):
      'slices 2 with mesh.gin or DEVICES=4; allowed: one of the two'),
     (['sweep', '--slices=2', '--type=v4-8', *RUN,
       '--gin_file=gin/executors/mesh.gin'], 'slices 2 with mesh.gin or'),
+    (['sweep', '--slices=2', '--type=v4-8', '--', '--config=configs/gammas.py'],
+     'slices 2 with --config configs/gammas.py; allowed: one of the two'),
     (['sweep', '--slices=2', '--type=v4-8', *RUN, '--profile=trace'],
      'slices 2 with --profile; allowed: one of the two')])
 def test_what_can_not_be_is_refused(world, capsys, flags, what):
@@ -123,6 +125,14 @@ def test_files_are_those_of_head(world, capsys, monkeypatch):
   go(world, *ask)
   assert '# a.gin has changes that are not committed; hosts get that of' in (
       capsys.readouterr().out)
+  (root / 'a.gin').write_text("OUTPUT_DIR = 'results/x'\n")
+  with pytest.raises(ValueError, match="OUTPUT_DIR 'results/x'; allowed: a fo"):
+    go(world, *ask)
+  go(world, *ask, '--gin.OUTPUT_DIR=runs/x')
+  (root / 'b.gin').write_text("s.Sweep.output_dir = 'results'   # there\n")
+  (root / 'a.gin').write_text("include 'b.gin'\nOUTPUT_DIR = 'runs/x'\n")
+  with pytest.raises(ValueError, match="output_dir 'results'; allowed: a fold"):
+    go(world, *ask)
 
 
 @pytest.mark.parametrize('name,kind,what', [

@@ -1,6 +1,7 @@
 """The launcher of TPU slices, against a gcloud that simulates them."""
 import pathlib
 import shutil
+import tarfile
 import time
 import types
 
@@ -12,6 +13,7 @@ from launching import journal
 from launching import RUN
 from launching import READY
 from launching import script
+from launching import slices
 from launching import verbs
 
 
@@ -253,3 +255,55 @@ def test_a_request_that_fails_is_made_again_so_often(world):
   assert verbs(world).count(('create',)) == 3
   go(world, 'create', states=[['FAILED'], ['FAILED'], ['FAILED'], ['ACTIVE']])
   assert verbs(world)[-2:] == [('delete',), ('create',)]
+
+
+def test_a_slice_is_asked_for_again_no_more_often_than_is_said(world):
+  with pytest.raises(ValueError, match='^s was taken away, and --restarts 0 '):
+    go(world, 'sweep', '--restarts=0', *RUN, kind='v4-8',
+       states=[*READY, ['ACTIVE']], sweep={'0.1': 'preempt'})
+  assert verbs(world).count(('create',)) == 1
+  go(world, 'sweep', '--restarts=1', *RUN, kind='v4-8', states=[['ACTIVE']])
+  assert journal(pathlib.Path('out')) == list(range(20))
+
+
+def test_all_hosts_of_a_launch_get_the_commit_that_it_began_with(
+    world, monkeypatch):
+  root = world / 'checkout'
+  (root / 'gin').mkdir(parents=True)
+  git = lambda *args: slices.Gcloud().done(['-C', str(root), *args], 'git')
+
+  def commit(word):
+    (root / 'gin/a.gin').write_text(f'A = {word!r}\n')
+    git('add', '.')
+    git('-c', 'user.name=a', '-c', 'user.email=a@b', 'commit', '-qm', word)
+  git('init', '--quiet')
+  commit('first')
+  monkeypatch.setattr(script._cli, 'ROOT', root)
+  head = script.checks.head
+  monkeypatch.setattr(script.checks, 'head',
+                      lambda: (head(), commit('then'))[0])
+  go(world, 'sweep', '--', '--gin_file=gin/a.gin', kind='v4-8',
+     states=[*READY, ['ACTIVE']], sweep={'0.1': 'preempt'})
+  assert verbs(world).count(('create',)) == 2
+  with tarfile.open(world / 's/0' / script.ARCHIVE) as sources:
+    assert sources.extractfile('gin/a.gin').read() == b"A = 'first'\n"
+
+
+def test_one_sweep_at_a_time_is_collected_in_a_place(world):
+  pathlib.Path('out').mkdir()
+  with script.collected.held(pathlib.Path('out')):
+    with pytest.raises(ValueError, match='Another sweep is being collected in '
+                       'out; give this one another --output'):
+      go(world, 'sweep', *RUN, kind='v4-8')
+    assert not calls(world)
+    go(world, 'create', kind='v4-8')
+  go(world, 'sweep', *RUN, kind='v4-8')
+
+
+def test_an_address_is_one_whatever_else_is_said(world):
+  go(world, 'sweep', '--slices=2', *RUN, kind='v5litepod-8',
+     address='WARNING: Python 3.9 is old.\n10.0.0.8;10.0.0.9')
+  assert len(commands(world, '--head --port=6379 --node-ip-address=10.0.0.8'
+                      )) == 1
+  with pytest.raises(ValueError, match='The address of s-0 is not known: odd'):
+    go(world, 'run', '--slices=2', *RUN, kind='v5litepod-8', address='odd')

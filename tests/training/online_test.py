@@ -70,6 +70,13 @@ def test_greedy_answers_are_the_verifiers_whatever_becomes_of_the_drafter(
         text + [0] * (width - len(text)) for text in (x[:width] for x in want)]
 
 
+def test_answers_are_as_long_as_asked_for_however_short_the_prompt(corpus):
+  session, params, _ = session_of(corpus, decoder())
+  served = session.serve(session.update.lm.pack(params), range(4))
+  assert len({len(session.requests[i]) for i in range(4)}) > 1
+  assert max(len(x.tokens) for x in served) == session.length
+
+
 def follow(drafts, tokens):
   """Rejected tokens and calls, from greedy drafts for each prefix of a text."""
   rejected, at, calls = [False] * len(tokens), 0, 0
