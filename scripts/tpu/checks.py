@@ -17,6 +17,7 @@ import slices as lib  # noqa: E402
 import sweep as sweep_script  # noqa: E402
 
 RUNS = ('run', 'sweep')                # actions with a sweep behind --
+SETS_UP = ('setup', 'sweep')           # actions that copy the sources
 MESH = 'mesh.gin'                      # of gin/executors/
 
 
@@ -79,8 +80,10 @@ def _committed(path: str) -> None:
           'HEAD')
 
 
-def head() -> str:
-  """The commit that hosts get."""
+def head(flags: argparse.Namespace) -> str:
+  """The commit that hosts get, where they are set up."""
+  if flags.dry_run or flags.action not in SETS_UP:
+    return 'HEAD'
   return lib.Gcloud().done(['-C', str(_cli.ROOT), 'rev-parse', 'HEAD'],
                            'git').split()[-1]
 
@@ -89,14 +92,16 @@ def _written(files: Sequence[str], bindings: Sequence[str]) -> dict[str, str]:
   """The last value that each name gets, as text, in files and bindings."""
   found = {}
 
-  def read(path):
+  def read(path, *above):
+    if path in above:
+      return                           # gin will say so
     place = pathlib.Path(path)
     place = place if place.is_file() else _cli.ROOT / path
     if not place.is_file():
       return                           # told where it is looked for
     for line in place.read_text(encoding='utf-8').splitlines():
       if other := re.match(r"""include\s+['"](.+)['"]""", line):
-        read(other[1])
+        read(other[1], path, *above)
       elif one := re.match(r'([\w./]+)\s*=\s*(.+)', line):
         found[one[1]] = one[2]
   for path in files:

@@ -26,7 +26,6 @@ import argparse
 import contextlib
 import dataclasses
 import pathlib
-import re
 import shlex
 import sys
 import tempfile
@@ -226,11 +225,7 @@ def commands(launch: Launch) -> dict[str, list[str]]:
 def join_ray(launch: Launch) -> None:
   """Starts Ray on all slices, anew."""
   gcloud, start = launch.gcloud, f'cd {FOLDER} && .venv/bin/ray stop --force; '
-  said = gcloud.done(launch.head.addresses())
-  found = re.findall(r'(?<![\d.])\d+(?:\.\d+){3}(?![\d.])', said)
-  if not (found or gcloud.dry_run):
-    raise ValueError(f'The address of {launch.head.name} is not known: {said}')
-  address = found[0] if found else 'ADDRESS'
+  address = lib.address(gcloud, launch.head)
   begin = f'{start}.venv/bin/ray start --disable-usage-stats '
   launch.everywhere(launch.slices[:1], f'{begin}--head --port={PORT} '
                     f'--node-ip-address={address}', "Starting Ray's head")
@@ -371,8 +366,7 @@ def _launch(flags: argparse.Namespace, rest: list[str]) -> Launch:
     collected.settle(output)
   return Launch(lib.Gcloud(flags.dry_run), made, rest,
                 output, flags.env, flags.setup, flags.poll,
-                flags.collect_every, flags.restarts,
-                'HEAD' if flags.dry_run else checks.head())
+                flags.collect_every, flags.restarts, checks.head(flags))
 
 
 def main(args: Sequence[str]) -> None:

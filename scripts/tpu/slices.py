@@ -250,6 +250,15 @@ def state(gcloud: Gcloud, one: Slice) -> str:
   return found[-1]
 
 
+def address(gcloud: Gcloud, one: Slice) -> str:
+  """Of a slice's first host, whatever else is said; ValueError if none is."""
+  said = gcloud.done(one.addresses())
+  found = re.findall(r'(?<![\d.])\d+(?:\.\d+){3}(?![\d.])', said)
+  if not (found or gcloud.dry_run):
+    raise ValueError(f'The address of {one.name} is not known: {said[:300]}')
+  return found[0] if found else 'ADDRESS'
+
+
 def remind(gcloud: Gcloud, some: Sequence[Slice]) -> None:
   """Says what still may cost money, and how to give it back."""
   if not gcloud.dry_run:

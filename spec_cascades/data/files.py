@@ -65,7 +65,9 @@ def together(directory: pathlib.Path, last: str) -> Iterator[pathlib.Path]:
     for path in sorted(folder.iterdir(), key=lambda x: x.name == last):
       path.replace(directory / path.name)
   except OSError as error:            # tells of the place, not of the folder
-    raise OSError(error.errno, str(error.strerror).replace(
+    if str(folder) not in str(error.strerror):
+      raise
+    raise OSError(error.errno, error.strerror.replace(
         str(folder), str(directory))) from None
   finally:
     shutil.rmtree(folder, ignore_errors=True)

@@ -189,7 +189,8 @@ def test_a_script_exits_with_two():
     (PermissionError(errno.EACCES, 'x'), 2), (OSError('x'), 2),
     (UnicodeDecodeError('utf-8', b'x', 0, 1, 'x'), 2),
     (OSError(errno.ENOSPC, 'x'), 3), (OSError(errno.EIO, 'x'), 3),
-    (ConnectionError('x'), 3), (TimeoutError('x'), 3)])
+    (ConnectionError('x'), 3), (TimeoutError('x'), 3),
+    (ChildProcessError('x'), 3)])
 def test_what_may_pass_is_no_bad_input(error, code, monkeypatch, capsys):
   def main(args):
     raise error

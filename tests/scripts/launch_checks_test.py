@@ -133,6 +133,8 @@ def test_files_are_those_of_head(world, capsys, monkeypatch):
   (root / 'a.gin').write_text("include 'b.gin'\nOUTPUT_DIR = 'runs/x'\n")
   with pytest.raises(ValueError, match="output_dir 'results'; allowed: a fold"):
     go(world, *ask)
+  (root / 'b.gin').write_text("include 'a.gin'\n")           # and that it
+  go(world, *ask)
 
 
 @pytest.mark.parametrize('name,kind,what', [

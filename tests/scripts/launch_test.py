@@ -281,7 +281,7 @@ def test_all_hosts_of_a_launch_get_the_commit_that_it_began_with(
   monkeypatch.setattr(script._cli, 'ROOT', root)
   head = script.checks.head
   monkeypatch.setattr(script.checks, 'head',
-                      lambda: (head(), commit('then'))[0])
+                      lambda flags: (head(flags), commit('then'))[0])
   go(world, 'sweep', '--', '--gin_file=gin/a.gin', kind='v4-8',
      states=[*READY, ['ACTIVE']], sweep={'0.1': 'preempt'})
   assert verbs(world).count(('create',)) == 2
@@ -307,3 +307,13 @@ def test_an_address_is_one_whatever_else_is_said(world):
                       )) == 1
   with pytest.raises(ValueError, match='The address of s-0 is not known: odd'):
     go(world, 'run', '--slices=2', *RUN, kind='v5litepod-8', address='odd')
+
+
+def test_slices_are_given_back_from_sources_that_are_no_checkout(
+    world, monkeypatch, tmp_path):
+  monkeypatch.setattr(script._cli, 'ROOT', tmp_path)
+  go(world, 'create', kind='v4-8')
+  with pytest.raises(ValueError, match='not a git repository'):
+    go(world, 'setup', kind='v4-8')
+  go(world, 'delete', kind='v4-8')
+  assert not (world / 's').exists()
