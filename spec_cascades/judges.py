@@ -122,13 +122,21 @@ def k_seq(judge, draft: Judged) -> Iterator[Outcome]:
     for m in below:
       token = draft.tokens[m]
       accept = coin(here.pi[token] / (rho * here.q[token]))
-      yield from descend(m, path + [m], chance * accept)
+      place = _place(draft, m)
+      yield from descend(place, path + [place], chance * accept)
       chance *= 1 - accept
     b = kept.sum()
     share = (1 - (1 - b)**k) / b if b > 0 else 0.
     yield path, chance, residual(here.pi, kept * share)
 
   yield from descend(0, [], 1.)
+
+
+def _place(draft: Judged, node: int) -> int:
+  """Where k-SEQ goes on: at a node's first twin, if that has later children."""
+  twin = next(m for m in draft.children(draft.parents[node])
+              if draft.tokens[m] == draft.tokens[node])
+  return twin if min(draft.children(twin), default=0) > node else node
 
 
 @functools.lru_cache(maxsize=1024)

@@ -38,9 +38,10 @@ def rejection(q, pi, best, count, law, accept=coin):
   """One node with `count` children under token-wise rejection.
 
   q, pi: [..., V]; best: [..., V], tokens in order of raw logits, which drafts
-  without replacement fall back on. Returns, [..., V] each: for every child the
-  probability that it is accepted and is token v; the same of the token that
-  follows a rejection of all.
+  without replacement fall back on. Returns, [..., V] each: for every child, and
+  the child whose token it repeats (itself, if it does not), the probability
+  that it is accepted and is token v; the same of the token that follows a
+  rejection of all.
   """
   size, last = q.shape[-1], np.zeros_like(q)
   kept = [np.zeros_like(q) for _ in range(count)]
@@ -65,7 +66,7 @@ def rejection(q, pi, best, count, law, accept=coin):
             over(after, after.sum(-1, keepdims=True)))
 
   judge((), np.ones((*q.shape[:-1], 1)), pi, q)
-  return kept, last
+  return {(m, m): x for m, x in enumerate(kept)}, last
 
 
 def k_seq(q, pi, best, count, law, accept=coin):
@@ -82,8 +83,11 @@ def k_seq(q, pi, best, count, law, accept=coin):
   one = q * accept(over(pi, rho * q))
   none, b = 1 - one.sum(-1, keepdims=True), fair.sum(-1, keepdims=True)
   share = over(1 - (1 - b)**count, b)
-  return ([one * none**child for child in range(count)],
-          none**count * residual(pi, fair * share))
+  others = none - (q - one)              # rejected, and not this token
+  kept = {(m, m): one * others**m for m in range(count)}
+  kept |= {(m, first): one * others**first * (q - one) * none**(m - first - 1)
+           for m in range(count) for first in range(m)}
+  return kept, none**count * residual(pi, fair * share)
 
 
 NODES = {verify.Rejection: rejection, verify.KSeq: k_seq}
@@ -109,10 +113,12 @@ def joint(drafts, judge, target, warp, tables, cells=1, accept=coin):
   nodes = []
   for node in range(len(drafts.parents)):
     below = [m for m, up in enumerate(drafts.parents) if up == node]
+    place = lambda m, twin, below=below: below[
+        twin if below[twin] in drafts.parents else m]
     kept, last = NODES[type(judge)](
         wide(q.probs), pi, best, len(below), drafts.law, accept)
-    nodes.append(([(m, np.where(stops, 0, x)) for m, x in zip(below, kept)],
-                  np.where(stops, pi, last)))
+    nodes.append(([(place(*both), np.where(stops, 0, x))
+                   for both, x in kept.items()], np.where(stops, pi, last)))
 
   def after(node, length):
     """[cells, V, V] and an axis a token: what follows at a node of a round."""

@@ -87,7 +87,10 @@ def k_seq(case: Case, judge=None):
     for m in below:
       x = case.tokens[m]
       if (yield m, _ratio(pi[x], rho * q[x])):
-        path, node = path + [m], m
+        alike = [c for c in below if case.tokens[c] == x]
+        node = alike[0] if any(case.children(alike[0])) and all(
+            c > m for c in case.children(alike[0])) else m
+        path = path + [node]
         break
     else:
       kept = np.minimum(q, pi / rho)

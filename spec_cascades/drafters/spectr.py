@@ -18,10 +18,8 @@ class SpecTr(struct.Fixed, Late, Cached):
 
   Chains that begin alike are one path, and what they draw next are the i.i.d.
   children of its end: a verifier that accepts the beginning chooses among all
-  of them. `verify.KSeq` is the paper's; where it rejects a token and accepts
-  the same one as the draft of a later chain, the round ends there.
-  `verify.Rejection` goes as well. At temperature 0 all chains are equal: take a
-  tree of law 'distinct' there.
+  of them. `verify.KSeq` is the paper's, and `verify.Rejection` goes as well. At
+  temperature 0 all chains are equal: take a tree of law 'distinct' there.
 
   A round scores 1 + k gamma nodes, and reads the levels so far again for each
   level, as `Tree` does.

@@ -63,6 +63,26 @@ def test_chains_are_listed_by_level():
   assert spectr.SpecTr(LM, 3, 1).num_nodes == 4
 
 
+@pytest.mark.parametrize('tokens,ways', [
+    ((0, 3, 3, 1, 2), {(0, 1, 3), (0, 1, 4)}),      # 2 is 1's twin
+    ((0, 3, 4, 1, 2), {(0, 1, 3), (0, 2, 4)})])
+def test_a_twin_goes_on_where_its_chains_do(tokens, ways):
+  """Nothing ends at the second child, whose own chain hangs on the first."""
+  nodes = types.merged(types.tree(jnp.array([tokens]), (-1, 0, 0, 1, 2)))
+  q = jnp.full((1, 5, 5), .2)
+  q = types.Prediction(q, q)
+  draft = types.Draft(nodes, q, jnp.ones(1), 'sampled', 2)
+  pi = q.probs.at[0, :2].set(jnp.array(
+      [[.2, .2, .2, .15, .25], [.3, .1, .2, .2, .2]]))
+  judge = lambda key: jax.vmap(KSEQ, (None, 0, 0, 0))(key, draft, q, pi)
+  keys = jax.random.split(jax.random.key(0), 500)
+  found = jax.jit(jax.vmap(judge))(keys)
+  paths = np.asarray(found.path)[:, 0][np.asarray(found.count)[:, 0] > 0]
+  assert set(paths[:, 1].tolist()) == {way[1] for way in ways}
+  both = np.asarray(found.path)[:, 0][np.asarray(found.count)[:, 0] == 2]
+  assert set(map(tuple, both.tolist())) == ways
+
+
 def test_rows_follow_the_exact_joint():
   assert law_test(DRAFTER, KSEQ, CHOW, Warp(.7), rows=2**15) > LEVEL
 
@@ -93,7 +113,8 @@ class Forgetful:
 @pytest.mark.slow
 def test_a_trie_without_twins_would_be_biased():
   """The law test sees it."""
-  spec = decode.GenSpecSample(LM, DRAFTER, 6, eos=-1)
+  three = spectr.SpecTr(LM, 3, 2)        # of two, ROWS are too few
+  spec = decode.GenSpecSample(LM, three, 6, eos=-1)
   object.__setattr__(spec, 'verify', Forgetful())
   step = jax.jit(lambda s: spec.step(P, Q, LOSSLESS, Warp(), s)[0])
   state = spec.init(P, Q, prompt(ROWS), keys(ROWS))
@@ -103,16 +124,21 @@ def test_a_trie_without_twins_would_be_biased():
 
 
 @pytest.mark.slow
-def test_shared_beginnings_are_accepted_more_often():
-  """Beside the same chains without."""
-  apart = tree.Tree(LM, spectr.SpecTr(LM, 3, 2).parents, 'sampled')
+@pytest.mark.parametrize('judge', [KSEQ, REJECT],
+                         ids=lambda x: type(x).__name__)
+def test_shared_beginnings_are_accepted_more_often(judge):
+  """Beside the same chains without, by five standard errors."""
+  merged = spectr.SpecTr(LM, 4, 3)
+  apart = tree.Tree(LM, merged.parents, 'sampled')
 
   def tokens_a_call(drafter):
-    state = decode.GenSpecSample(LM, drafter, 40, KSEQ, eos=-1)(
-        P, Q, prompt(512), keys(512), LOSSLESS, Warp(.5))
-    return (state.stats.emitted / state.stats.rounds).mean()
+    state = decode.GenSpecSample(LM, drafter, 40, judge, eos=-1)(
+        P, Q, prompt(2048), keys(2048), LOSSLESS, Warp(.5))
+    found = np.asarray(state.stats.emitted / state.stats.rounds)
+    return found.mean(), found.var() / len(found)
 
-  assert tokens_a_call(spectr.SpecTr(LM, 3, 2)) > 1.05 * tokens_a_call(apart)
+  (more, noise), (fewer, other) = map(tokens_a_call, (merged, apart))
+  assert more - fewer > 5 * np.sqrt(noise + other)
 
 
 def test_a_draft_of_no_chain_is_refused():
