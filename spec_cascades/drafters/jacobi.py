@@ -8,6 +8,7 @@ from jaxtyping import Array, Int, Key
 
 from spec_cascades import struct
 from spec_cascades import types
+from spec_cascades import warp as warp_lib
 from spec_cascades.drafters.line import Line
 from spec_cascades.drafters.stateless import Stateless
 
@@ -46,6 +47,6 @@ class Jacobi(Line, Stateless):
               feedback: types.Feedback) -> Int[Array, 'B M']:
     """What p ranks first behind the guesses that were not accepted."""
     del params, state
-    best = jnp.argmax(feedback.logits, -1).astype(jnp.int32)
+    best = warp_lib.argmax(feedback.logits)
     at = feedback.verdict.count[:, None] + 1 + jnp.arange(self.length)[None]
     return jnp.take_along_axis(best, jnp.minimum(at, self.length), 1)

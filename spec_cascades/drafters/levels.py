@@ -1,12 +1,13 @@
 """For trees that language models draw level by level."""
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key
+import numpy as np
 
 from spec_cascades import types
 from spec_cascades import warp as warp_lib
@@ -35,31 +36,57 @@ def read(lm: Any, params: Any, cache: Any, ctx: types.Context,
   return hidden[:, None], grown.truncate(cache.length)
 
 
-def drawn(q: types.Prediction, key: Key[Array, ''], parents: Mapping[int, int],
-          law: str) -> Iterator[tuple[int, Array, Array]]:
-  """Children of the nodes of one sequence, drawn from q [N, V] at them.
+def spans(parents: Sequence[int]) -> list[tuple[int, int]]:
+  """Where each level of a tree begins and ends, the root's first."""
+  depth = types.depths(parents)
+  ends = [sum(d <= level for d in depth) for level in range(depth[-1] + 1)]
+  return list(zip([0, *ends], ends))
+
+
+def families(parents: Sequence[int], nodes: Sequence[int]) -> list[list[int]]:
+  """The children of each of some nodes."""
+  return [[child for child, up in enumerate(parents) if up == node]
+          for node in nodes]
+
+
+def joined(found: Sequence[types.Prediction], nodes: int) -> types.Prediction:
+  """q of the levels as one of all nodes; 0 where none was read."""
+  def whole(*levels):
+    every = jnp.concatenate(levels, 1)
+    return jnp.pad(every, ((0, 0), (0, nodes - every.shape[1]), (0, 0)))
+
+  return jax.tree.map(whole, *found)
+
+
+def drawn(q: types.Prediction, key: Key[Array, ''],
+          families: Sequence[Sequence[int]], law: str
+          ) -> Iterator[tuple[np.ndarray, Array, Array]]:
+  """Children of some nodes of one sequence, drawn from q [M, V] at them.
 
   Args:
     q: At each node.
     key: Folded with a child's number.
-    parents: Of each child that is to be drawn, in their order.
+    families: The children of each node, in their order.
     law: 'sampled' or 'distinct'.
 
   Yields:
-    A child, its token, and what that was drawn from [V], as 'given' drafts say.
+    The first child of every node that has one, their tokens, and what those
+    were drawn from [*, V], as 'given' drafts say; then the second ones, ...
   """
-  left = {}
-  for child, up in parents.items():
-    rest, tried = left.get(
-        up, (q.probs[up], jnp.zeros(q.probs.shape[-1], bool)))
-    some = warp_lib.sample(rest, jax.random.fold_in(key, child))
-    best = jnp.argmax(jnp.where(tried, -jnp.inf, q.logits[up]))
-    none = rest.sum() <= 0                # NaN is not: it must be seen outside
+  rest, tried = q.probs, jnp.zeros(q.probs.shape, bool)
+  for rank in range(max(map(len, families), default=0)):
+    at = np.array([m for m, own in enumerate(families) if len(own) > rank])
+    children = np.array([families[m][rank] for m in at])
+    keys = jax.vmap(jax.random.fold_in, (None, 0))(key, children)
+    some = jax.vmap(warp_lib.sample)(rest[at], keys)
+    best = warp_lib.argmax(jnp.where(tried[at], -jnp.inf, q.logits[at]))
+    none = rest[at].sum(-1) <= 0          # NaN is not: it must be seen outside
     token = jnp.where(none, best, some)
-    yield child, token, jnp.where(
-        none, jax.nn.one_hot(token, len(rest)), rest)
-    if law == 'distinct':
-      left[up] = warp_lib.without(rest, token), tried.at[token].set(True)
+    yield children, token, jnp.where(
+        none[:, None], jax.nn.one_hot(token, rest.shape[-1]), rest[at])
+    if law == 'distinct' and rank + 1 < max(map(len, families)):
+      left = jax.vmap(warp_lib.without)(rest[at], token)
+      rest, tried = rest.at[at].set(left), tried.at[at, token].set(True)
 
 
 def together(trees: Sequence[tuple[int, ...]]

@@ -11,6 +11,7 @@ import numpy as np
 from spec_cascades import check
 from spec_cascades import struct
 from spec_cascades import types
+from spec_cascades import warp as warp_lib
 from spec_cascades.drafters import phrases
 from spec_cascades.drafters.stateless import Stateless
 
@@ -90,7 +91,7 @@ class Lookahead(Stateless):
     """Files the n-grams that the newest trajectory has completed."""
     del params
     check.own_vocabulary(self, feedback)
-    new = jnp.argmax(feedback.logits[:, -self.window:], -1).astype(jnp.int32)
+    new = warp_lib.argmax(feedback.logits[:, -self.window:])
     levels = jnp.concatenate([state.levels, new[:, None]], 1)   # [B, N, W]
     live = types.rows(feedback.live, levels)
     return Pool(jnp.where(live, levels[:, 1:], state.levels),

@@ -11,6 +11,7 @@ import numpy as np
 from spec_cascades import check
 from spec_cascades import struct
 from spec_cascades import types
+from spec_cascades import warp as warp_lib
 from spec_cascades.drafters import vertical
 from spec_cascades.drafters.line import Line
 from spec_cascades.drafters.lookahead import Lookahead
@@ -93,7 +94,7 @@ class Ouroboros(Line, struct.Fixed):
     del params
     draft, live = feedback.draft, feedback.live
     count = self.length + 1
-    best = jnp.argmax(feedback.logits[:, :count], -1).astype(jnp.int32)
+    best = warp_lib.argmax(feedback.logits[:, :count])
     number = count + 2 - self.phrases.order
     line = np.add.outer(range(number), range(self.phrases.order - 1))
     grams = jnp.concatenate([draft.tree.tokens[:, :number, None],

@@ -1,6 +1,7 @@
 """SpecInfer: trees of several small models, merged into one."""
 from __future__ import annotations
 
+import functools
 from typing import Any, Literal
 
 import jax
@@ -69,33 +70,30 @@ class SpecInfer(struct.Fixed, Late, Keeping):
   def propose(self, params: Any, state: Any, ctx: types.Context,
               keys: Key[Array, 'B']) -> tuple[types.Draft, Any]:
     """The merged tree, its laws, and q of the first model."""
-    parents, _ = self.nodes
-    b, n, depth = len(ctx.lengths), self.num_nodes, types.depths(parents)
+    parents, owners = self.nodes
+    b, n, spans = len(ctx.lengths), self.num_nodes, levels.spans(parents)
     tokens = jnp.zeros((b, n), jnp.int32).at[:, 0].set(ctx.root)
     laws, caches = jnp.zeros((b, n, self.lms[0].vocab_size)), list(state)
-    for level in range(depth[-1] + ctx.leaf_q):
-      block = types.head_of(types.tree(tokens, parents),
-                            sum(d <= level for d in depth))
+    found = []
+    for start, stop in spans[:len(spans) - (not ctx.leaf_q)]:
+      block = types.head_of(types.tree(tokens, parents), stop)
+      below = levels.families(parents, range(start, stop))
       for model, own in reversed(list(enumerate(params))):
         lm, cache = self.lms[model], caches[model]
         hidden, caches[model] = levels.read(lm, own, cache, ctx, block,
                                             self.late)
-        q = ctx.warp(lm.head(own, hidden))
-        draw = jax.vmap(lambda *row, model=model, level=level: self._children(
-            *row, model, level + 1))
+        q = ctx.warp(lm.head(own, hidden[:, start:]))
+        mine = [[x for x in some if owners[x] == model] for some in below]
+        draw = jax.vmap(functools.partial(self._children, mine))
         tokens, laws = draw(tokens, laws, q, keys)
-    pad = lambda x: jnp.pad(x, ((0, 0), (0, n - x.shape[1]), (0, 0)))
-    calls = jnp.full_like(ctx.lengths, len(caches) * (depth[-1] + ctx.leaf_q))
+      found.append(q)                    # of the first model, which reads last
+    calls = jnp.full_like(ctx.lengths, len(caches) * len(found))
     return types.Draft(
-        types.merged(types.tree(tokens, parents)), jax.tree.map(pad, q), calls,
-        'given', depth[-1], laws=laws), tuple(caches)
+        types.merged(types.tree(tokens, parents)), levels.joined(found, n),
+        calls, 'given', len(spans) - 1, laws=laws), tuple(caches)
 
-  def _children(self, tokens, laws, q, key, model, level):
-    """Draws what a model has at a level; one sequence."""
-    parents, models = self.nodes
-    depth = types.depths(parents)
-    own = {node: up for node, up in enumerate(parents)
-           if depth[node] == level and models[node] == model}
-    for node, token, law in levels.drawn(q, key, own, self.law):
+  def _children(self, families, tokens, laws, q, key):
+    """Draws what a model has of a level's children; one sequence."""
+    for node, token, law in levels.drawn(q, key, families, self.law):
       tokens, laws = tokens.at[node].set(token), laws.at[node].set(law)
     return tokens, laws

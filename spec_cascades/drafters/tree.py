@@ -1,6 +1,7 @@
 """Static token trees drawn from a small language model."""
 from __future__ import annotations
 
+import functools
 from typing import Any, Literal
 
 import jax
@@ -53,27 +54,28 @@ class Tree(struct.Fixed, Late, Cached):
   def propose(self, params: Any, state: Any, ctx: types.Context,
               keys: Key[Array, 'B']) -> tuple[types.Draft, Any]:
     """The tree, and q at every node that a target may ask for."""
-    cache, depth, n = state, types.depths(self.parents), self.num_nodes
-    blank = jnp.zeros((len(ctx.lengths), n), jnp.int32)
+    cache, found = state, []
+    blank = jnp.zeros((len(ctx.lengths), self.num_nodes), jnp.int32)
     tokens = blank.at[:, 0].set(ctx.root)
-    for level in range(depth[-1] + ctx.leaf_q):
-      block = types.head_of(types.tree(tokens, self.parents),
-                            sum(d <= level for d in depth))
+    spans = levels.spans(self.parents)
+    for start, stop in spans[:len(spans) - (not ctx.leaf_q)]:
+      block = types.head_of(types.tree(tokens, self.parents), stop)
       hidden, cache = levels.read(self.lm, params, cache, ctx, block,
                                   self.late)
-      q = ctx.warp(reduced.read(self.lm, params, hidden))
-      draw = jax.vmap(self._children, (0, 0, 0, None))
+      q = ctx.warp(reduced.read(self.lm, params, hidden[:, start:]))
+      found.append(reduced.widen(self.lm, params, q))
+      draw = jax.vmap(functools.partial(self._children, start, stop),
+                      (0, 0, 0, None))
       tokens = draw(tokens, q, keys, params)
-    q = reduced.widen(self.lm, params, q)
-    pad = lambda x: jnp.pad(x, ((0, 0), (0, n - x.shape[1]), (0, 0)))
-    calls = jnp.full_like(ctx.lengths, depth[-1] + ctx.leaf_q)
-    return types.Draft(types.tree(tokens, self.parents), jax.tree.map(pad, q),
-                       calls, self.law, depth[-1]), cache
+    q = levels.joined(found, self.num_nodes)
+    calls = jnp.full_like(ctx.lengths, len(found))
+    return types.Draft(types.tree(tokens, self.parents), q, calls, self.law,
+                       len(spans) - 1), cache
 
-  def _children(self, tokens, q, key, params):
-    """Draws the children of every node that has a q; one sequence."""
-    known = {child: up for child, up in enumerate(self.parents)
-             if 0 <= up < len(q.probs)}
-    for child, token, _ in levels.drawn(q, key, known, self.law):
-      tokens = tokens.at[child].set(reduced.token_of(self.lm, params, token))
+  def _children(self, start, stop, tokens, q, key, params):
+    """Draws the children of the nodes of a level; one sequence."""
+    families = levels.families(self.parents, range(start, stop))
+    for children, token, _ in levels.drawn(q, key, families, self.law):
+      tokens = tokens.at[children].set(
+          reduced.token_of(self.lm, params, token))
     return tokens
