@@ -97,8 +97,8 @@ class GenSpecSample:
     check.draft(self, whole, target)
     draft = whole.judged
     with jax.named_scope('verification'):
-      hidden, scored, cache = self._score(params, state.cache, whole,
-                                          ~state.done)
+      hidden, scored, cache = self.score(params, state.cache, whole,
+                                         ~state.done)
       logits = scored[:, :draft.tree.tokens.shape[1]]
     with jax.named_scope('sampling'):
       p = warp(logits)
@@ -144,8 +144,12 @@ class GenSpecSample:
     check.call(self, prompt, keys, target, warp)
     return run(self, params, draft_params, prompt, keys, target, warp)
 
-  def _score(self, params, cache, draft, live):
-    """Scores every node, or the root alone where no live row has a draft."""
+  def score(self, params: Any, cache: Any, draft: types.Draft,
+            live: Bool[Array, 'B']) -> tuple[Array, Array, Any]:
+    """Hidden states and logits [B, N, V] of a draft, and the cache with it.
+
+    Scores every node, or the root alone where no live row has a draft.
+    """
     n = draft.tree.tokens.shape[1]
 
     def score(width, cache):

@@ -6,6 +6,7 @@ to nothing beside it.
 """
 from __future__ import annotations
 
+import collections
 import functools
 from typing import Any
 
@@ -19,6 +20,7 @@ from spec_cascades import warp as warp_lib
 from spec_cascades.evaluation import timing
 
 STEPS = 24
+AGAIN = 8                            # the same of a part of a certain round
 DRAFT_STEPS = 'draft_steps'
 PARTS = {
     'prefill': 'reading the prompt, with all models',
@@ -110,6 +112,48 @@ def _verdicts(steps, spec, draft, logits, keys, target, warp):
   return jax.lax.fori_loop(0, steps, body, jnp.float32(0))
 
 
+def _nothing(x):
+  """0, which a compiler can't know to be 0 before it has all of x."""
+  return jnp.isnan(jnp.min(x).astype(jnp.float32) * 1e-30).astype(jnp.int32)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _redrafts(steps, spec, draft_params, state, target, warp):
+  """A round's draft, made again and again."""
+  own, _ = decode.round_keys(state.keys, state.stats.rounds)
+
+  def propose(tokens):
+    ctx = types.Context(tokens, state.lengths, state.cache, warp,
+                        target.uses_q, ~state.done,
+                        getattr(target, 'reads_q', None), spec.ends)
+    return spec.drafter.propose(draft_params, state.drafter, ctx, own)[0]
+
+  def body(_, draft):
+    return propose(state.tokens + _nothing(draft.tree.tokens))
+
+  return jax.lax.fori_loop(
+      0, steps, body, _blank(jax.eval_shape(propose, state.tokens)))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _rescores(steps, spec, params, state, draft):
+  """A round's draft, scored again and again."""
+  def score(tokens):
+    tree = draft.tree.replace(tokens=tokens)
+    return spec.score(params, state.cache, draft.replace(tree=tree),
+                      ~state.done)[1]
+
+  def body(_, logits):
+    return score(draft.tree.tokens + _nothing(logits))
+
+  return jax.lax.fori_loop(
+      0, steps, body, _blank(jax.eval_shape(score, draft.tree.tokens)))
+
+
+_start = jax.jit(decode.GenSpecSample.init)
+_step = jax.jit(decode.GenSpecSample.step)
+
+
 def seconds(loop: tuple[Any, Any, Any], prompt: types.Prompt,
             keys: jax.Array, chosen: tuple[Any, Any]) -> dict[str, float]:
   """Of each of `PARTS`, once; the first call with such a loop compiles.
@@ -140,3 +184,34 @@ def seconds(loop: tuple[Any, Any, Any], prompt: types.Prompt,
   timed('sampling', _verdicts, judged,
         logits[:, :judged.tree.tokens.shape[1]], keys, *chosen)
   return took
+
+
+def along(loop: tuple[Any, Any, Any], prompt: types.Prompt,
+          keys: jax.Array, chosen: tuple[Any, Any]) -> dict[str, float]:
+  """What `seconds` returns, on average over the rounds of a text.
+
+  For drafts whose cost depends on what they are: the text is decoded round by
+  round, and the parts of each round are made `AGAIN` times. `DRAFT_STEPS` is 0:
+  a round's drafting is as measured, not by steps.
+  """
+  spec, params, draft_params = loop
+  took, rounds = collections.Counter(), 0
+  took['prefill'] = timing.timed(
+      _prefills, STEPS, spec, params, draft_params, prompt, keys)[0] / STEPS
+  state = _start(spec, params, draft_params, prompt, keys)
+
+  def timed(part, function, steps, *args):
+    seconds, out = timing.timed(function, steps, spec, *args)
+    took[part] += seconds / steps
+    return out
+
+  while not state.done.all():
+    draft = timed('drafting', _redrafts, AGAIN, draft_params, state, *chosen)
+    logits = timed('verification', _rescores, AGAIN, params, state, draft)
+    judged = draft.judged
+    timed('sampling', _verdicts, STEPS, judged,
+          logits[:, :judged.tree.tokens.shape[1]], keys, *chosen)
+    state, _ = _step(spec, params, draft_params, *chosen, state)
+    rounds += 1
+  return {DRAFT_STEPS: 0., **{part: x / (1 if part == 'prefill' else rounds)
+                              for part, x in took.items()}}

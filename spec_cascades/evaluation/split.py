@@ -79,12 +79,16 @@ class Split:
 
 
 def fits(point: points_lib.Point, programs: programs_lib.Programs) -> bool:
-  """Whether a decode at a point is rounds of parts that cost the same.
+  """Whether a decode at a point is rounds of these parts.
 
-  The loops of baselines are not, nor are those of drafters that are not even.
+  The loops of baselines are not.
   """
-  even = not point.drafter or drafting.split(point.drafter)[0].even
-  return even and not programs.name(point).baseline
+  return not programs.name(point).baseline
+
+
+def _even(point: points_lib.Point) -> bool:
+  """Whether its drafts cost the same whatever they are."""
+  return not point.drafter or drafting.split(point.drafter)[0].even
 
 
 def measure(run: Any, programs: programs_lib.Programs, keys: Sequence[str],
@@ -92,8 +96,10 @@ def measure(run: Any, programs: programs_lib.Programs, keys: Sequence[str],
             repeats: int = REPEATS) -> list[Split]:
   """Times the parts of points and multiplies them by the sweep's counts.
 
-  A time is in the file `TAKEN` of the sweep's directory as soon as it is taken:
-  a call that was killed goes on behind it.
+  Of drafts that cost the same whatever they are, by one text in the middle of
+  a bucket; of others by another text each time, from short to long, see
+  `parts.along`. A time is in the file `TAKEN` of the sweep's directory as soon
+  as it is taken: a call that was killed goes on behind it.
 
   Args:
     run: A `sweep.Run`.
@@ -106,18 +112,20 @@ def measure(run: Any, programs: programs_lib.Programs, keys: Sequence[str],
   load, prompts = os.getloadavg()[0], programs_lib.Prompts(
       run.rows, run.buckets, run.sweep.seed, run.pair.prompt)
   timed = range(run.plan.timed)
-  typical = {}
-  for bucket in dict.fromkeys(prompts.buckets[i] for i in timed):
-    some = sorted((len(run.rows[i]), i) for i in timed
-                  if prompts.buckets[i] == bucket)
-    typical[bucket] = some[len(some) // 2][1]
-  cases = [(key, bucket) for key in keys for bucket in typical]
+  texts = collections.defaultdict(list)          # by bucket, from short to long
+  for i in sorted(timed, key=lambda i: len(run.rows[i])):
+    texts[prompts.buckets[i]].append(i)
+  cases = [(key, bucket) for key in keys for bucket in texts]
   took = {case: collections.defaultdict(list) for case in cases}
 
-  def once(case):
-    point, (bucket, *prompt) = run.points[case[0]], prompts(typical[case[1]])
-    return parts_lib.seconds(programs.loop(point, bucket), *prompt,
-                             programs.chosen(point))
+  def once(case, repeat):
+    point, some = run.points[case[0]], texts[case[1]]
+    even = _even(point)
+    place = .5 if even else (repeat + .5) / repeats
+    bucket, *prompt = prompts(some[int(place * len(some))])
+    seconds = parts_lib.seconds if even else parts_lib.along
+    return seconds(programs.loop(point, bucket), *prompt,
+                   programs.chosen(point))
 
   groups = [cases[i:i + GROUP] for i in range(0, len(cases), GROUP)]
   turns = [[(repeat, group[i]) for repeat, i in timing.interleaved(
@@ -132,17 +140,17 @@ def measure(run: Any, programs: programs_lib.Programs, keys: Sequence[str],
       left = [turn for turn in some if turn not in taken.known]
       for case in group:                     # compiles
         if any(case == other for _, other in left):
-          once(case)
+          once(case, 0)
         bar.update(1)
       for turn in left:
-        taken.add(turn, once(turn[1]))
+        taken.add(turn, once(turn[1], turn[0]))
         bar.update(1)
   for turn in itertools.chain(*turns):
     for part, seconds in taken.known[turn].items():
       took[turn[1]][part].append(seconds)
   medians = {case: {part: statistics.median(x) for part, x in parts.items()}
              for case, parts in took.items()}
-  return [_split(run, key, {b: medians[key, b] for b in typical},
+  return [_split(run, key, {b: medians[key, b] for b in texts},
                  prompts.buckets, records, repeats, round(load, 2))
           for key in keys]
 

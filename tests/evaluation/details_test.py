@@ -14,7 +14,10 @@ from sweep_run_test import Bar
 from spec_cascades import baselines
 from spec_cascades import decode
 from spec_cascades import targets
+from spec_cascades.drafters import chain
+from spec_cascades.drafters import ngram
 from spec_cascades.drafters import space
+from spec_cascades.drafters import stop
 from spec_cascades.evaluation import details
 from spec_cascades.evaluation import foretold
 from spec_cascades.evaluation import origins
@@ -29,7 +32,7 @@ from spec_cascades.evaluation import sweep as sweep_lib
 from spec_cascades.evaluation import timing
 from spec_cascades.models import masks
 from spec_cascades.warp import Warp
-from tests.common import LM, P, keys, prompt
+from tests.common import LM, P, Q, keys, prompt
 
 CURVES = (points.Curve(targets.Chow, (.3,)),)
 
@@ -286,7 +289,7 @@ def test_bad_settings(plain, changes):
     dataclasses.replace(plain[0], **changes)
 
 
-def test_loops_whose_rounds_differ_in_cost_have_no_split():
+def test_all_loops_but_those_of_baselines_have_a_split():
   curves = [points.Curve(targets.Lossless, temperatures=(0.,)),
             points.Curve(targets.Lossless, (), (0.,), 'ngram', 'copying'),
             points.Curve(targets.Lossless, (), (0.,), 'rest:x', 'REST'),
@@ -295,8 +298,36 @@ def test_loops_whose_rounds_differ_in_cost_have_no_split():
   made = programs_lib.Programs(None, curves)
   fit = {x.method: split.fits(x, made) for x in points.expand(curves, gamma=2)}
   assert fit == dict(verifier=True, drafter=True, SpecDecode=True,
-                     copying=False, REST=False, stopping=False,
+                     copying=True, REST=True, stopping=True,
                      SeqCascade=False)
+
+
+@pytest.mark.parametrize('drafter,params', [
+    (ngram.NGram(3), None), (chain.Chain(LM, 3, stop.Below(.6)), Q)],
+                         ids=['lookup', 'stops'])
+def test_rounds_that_differ_in_cost_are_timed_one_by_one(
+    drafter, params, monkeypatch):
+  """By the drafts and the logits that the loop itself has in each."""
+  loop = decode.GenSpecSample(LM, drafter, 12, eos=-1), P, params
+  chosen = targets.Lossless(), Warp()
+  seen = dict(_redrafts=[], _rescores=[])
+  for name, found in seen.items():
+    once = getattr(parts, name)
+    monkeypatch.setattr(parts, name, lambda *args, once=once, found=found: (
+        found.append(once(*args)), found[-1])[1])
+  took = parts.along(loop, prompt(1), keys(1), chosen)
+  assert set(took) == {*parts.PARTS, parts.DRAFT_STEPS}
+  assert took[parts.DRAFT_STEPS] == 0 and min(
+      took[part] for part in parts.PARTS) > 0
+  rounds = list(decode.stream(*loop, prompt(1), keys(1), *chosen))
+  assert len(rounds) == len(seen['_redrafts']) > 3
+  want = [x.feedback for x in rounds]
+  for feedback, draft, logits in zip(want, *seen.values()):
+    np.testing.assert_array_equal(draft.tree.parents,
+                                  feedback.draft.tree.parents)
+    np.testing.assert_array_equal(draft.tree.tokens, feedback.draft.tree.tokens)
+    np.testing.assert_allclose(logits, feedback.logits, atol=1e-6)
+  assert len({x.draft.tree.num_drafts.item() for x in want}) > 1
 
 
 def test_what_is_done_once_a_text_is_no_part_of_a_draft(monkeypatch):
