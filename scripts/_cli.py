@@ -175,14 +175,19 @@ def _content(path: str) -> str:
 
 
 def directory(path: str | pathlib.Path) -> pathlib.Path:
-  """A directory for --output, made; ValueError if it can't be."""
+  """A directory for --output, not made yet; ValueError if it can't be."""
   place = pathlib.Path(path).expanduser()
+  new = [x for x in (place, *place.parents) if not x.exists()]
   try:
     place.mkdir(parents=True, exist_ok=True)
   except OSError as error:
     raise ValueError(f'Got --output under {place}, which is no directory and '
                      f'can\'t be made one ({error.strerror}); give another.'
                      ) from None
+  finally:                               # what is refused later leaves nothing
+    for made in new:
+      if made.is_dir():
+        made.rmdir()
   return place
 
 

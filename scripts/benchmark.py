@@ -15,8 +15,8 @@
 
 --dims small and large are T5 v1.1's, with random weights, drafted for by small
 dimensions; shipped is the pair that comes with the project. steps --output FILE
-saves the costs that scripts/plan.py reads. peers needs requirements-test.txt.
-Times exclude compilation; run it on a quiet machine.
+saves the costs that scripts/plan.py and shape_tree.py read. peers needs
+requirements-test.txt. Times exclude compilation; run it on a quiet machine.
 """
 from __future__ import annotations
 
@@ -94,14 +94,18 @@ def steps(args) -> None:
   """Cost of scoring 1..8 tokens, relative to 1, and of a drafter step."""
   found = costs.measure(
       *models(args.dims), WIDTHS, runs=args.runs, names=names_of(args.dims),
-      versions=environment.versions())
+      versions=environment.versions(), trees=costs.TREES if args.trees else ())
   one = found.verifier[1].median
   for n, spread in found.verifier.items():
     print(f'{args.dims}: {n} tokens  {spread}  {spread.median / one:.2f}x the '
           'cost of 1')
   print(f'{args.dims}: a drafter step  {found.drafter}  '
         f'{found.drafter.median / one:.2f}x')
+  for levels, nodes, seconds in found.rounds:
+    print(f'{args.dims}: a round of a tree of {nodes:.0f} nodes, {levels:.0f} '
+          f'deep  {1e3 * seconds:.2f} ms')
   if args.output:
+    args.output.parent.mkdir(parents=True, exist_ok=True)
     costs.write(args.output, found)
     print(f'saved as {args.output}')
 
@@ -318,6 +322,8 @@ def _flags(args: Sequence[str]) -> argparse.Namespace:
       default=[1, 2, 4, 8, 16, 32, 64, 128, 256])
   add('--mesh', type=int, nargs=2, default=[1, 1], metavar=('DATA', 'MODEL'),
       help='devices of scaling; default: 1 1')
+  add('--trees', action='store_true',
+      help='of steps: rounds of small trees, too, for scripts/shape_tree.py')
   add('--output', type=pathlib.Path, help='of steps: save the costs here')
   flags = parser.parse_args(args)
   flags.runs = (RUNS.get(flags.what, 5) if flags.given_runs is None

@@ -44,6 +44,7 @@ def main(args: Sequence[str]) -> None:
       counted.texts(run.corpus, run.lm), run.lm.vocab_size, flags.order,
       follow=flags.follow, least=flags.least,
       ends=(run.corpus.end,))
+  flags.output.parent.mkdir(parents=True, exist_ok=True)
   counted.write(flags.output, table)
   sizes = ', '.join(str(len(level.older)) for level in table.levels)
   print(f'{flags.output}: {flags.output.stat().st_size / 2**20:.1f} MiB; '

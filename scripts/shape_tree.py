@@ -1,7 +1,8 @@
 """The best tree to draft, from a sweep's texts and measured step costs.
 
   python scripts/sweep.py --gin_file=gin/sweeps/quickstart.gin
-  python scripts/benchmark.py steps --dims shipped --output runs/costs.json
+  python scripts/benchmark.py steps --dims shipped --trees \
+    --output runs/costs.json
   python scripts/shape_tree.py runs/quickstart runs/costs.json \
     --gin_file=gin/sweeps/quickstart.gin --output runs/trees
 
@@ -64,13 +65,18 @@ def main(args: Sequence[str]) -> None:
       forced.by_rank, ranks=flags.ranks))
   print(f'{flags.costs}: {costs.names["verifier"]}, {costs.names["drafter"]}; '
         f'{costs.machine}, {costs.device}, load {costs.load:.1f}')
-  print('Assumed: a child is accepted by its rank alone; a level of the tree '
-        'takes the drafter as long as one token.')
+  rest = sequoia.beside(costs.times, costs.rounds) if costs.rounds else None
+  print('Assumed: a child is accepted by its rank alone; '
+        + ('a level of the tree takes the drafter as long as one token, and '
+           'nothing else takes time (--trees of benchmark.py measures it).'
+           if rest is None else
+           f'beside its block a round takes {1e3 * rest.fixed:.2f} ms, '
+           f'{1e3 * rest.level:.2f} a level and {1e3 * rest.node:.2f} a node.'))
   names = points.file_names({key: run.points[key] for key in found})
   for key, rates in found.items():
     best = sequoia.best(
         rates, costs.times, uses_q=rules.RULES[run.points[key].rule].uses_q,
-        max_nodes=flags.max_nodes)
+        max_nodes=flags.max_nodes, rest=rest)
     print(f'{run.points[key].label}: accepted by rank '
           f'{" ".join(f"{r:.3f}" for r in rates)}\n  {len(best.parents)} '
           f'nodes, {best.tokens:.2f} tokens a round, {best.speedup:.2f}x: '

@@ -20,6 +20,7 @@ from spec_cascades import types
 from spec_cascades import warp
 from spec_cascades.drafters import chain
 from spec_cascades.drafters import null
+from spec_cascades.drafters import tree
 from spec_cascades.evaluation import meshes
 from spec_cascades.evaluation import text
 from spec_cascades.evaluation import timing
@@ -131,7 +132,8 @@ def prefill_program(model: Loaded, *, slots: int = 80, width: int = 64,
 def decode_program(verifier: Loaded, drafter: Loaded | None, gamma: int, *,
                    rate: float | None = None, new_tokens: int = 64,
                    width: int = 64, temperature: float = 0.0,
-                   batch: int = 1) -> Callable[[], Any]:
+                   batch: int = 1, parents: tuple[int, ...] | None = None
+                   ) -> Callable[[], Any]:
   """A program that decodes `new_tokens` tokens a row; EOS is ignored.
 
   Args:
@@ -144,8 +146,11 @@ def decode_program(verifier: Loaded, drafter: Loaded | None, gamma: int, *,
     width: Encoder length.
     temperature: Of both models.
     batch: Rows.
+    parents: Of a tree to draft, in place of a chain of gamma tokens.
   """
-  proposer = null.Null() if drafter is None else chain.Chain(drafter.lm, gamma)
+  proposer = null.Null() if drafter is None else (
+      chain.Chain(drafter.lm, gamma) if parents is None else
+      tree.Tree(drafter.lm, parents))
   judge = verify.Rejection() if rate is None else verify.Forced(rate)
   spec = decode.GenSpecSample(verifier.lm, proposer, new_tokens + 1,
                               verify=judge, eos=-1)

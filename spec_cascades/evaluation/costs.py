@@ -9,11 +9,15 @@ import pathlib
 from typing import Any, Mapping, Sequence
 
 from spec_cascades import theory
+from spec_cascades import types
 from spec_cascades.data import files
 from spec_cascades.evaluation import benchmarks
 from spec_cascades.evaluation import timing
 
-SCHEMA = 1
+SCHEMA = 2
+# Trees whose rounds are timed: chains, pairs of chains, children of a root.
+TREES = ((-1, 0), (-1, *range(3)), (-1, *range(7)), (-1, 0, 0),
+         (-1, 0, 0, 1, 2), (-1, 0, 0, 1, 2, 3, 4), (-1, *[0] * 7))
 HINT = 'measure again with scripts/benchmark.py steps --output FILE'
 
 
@@ -24,6 +28,8 @@ class Costs:
   Attributes:
     verifier: Of a call, by width of its block in tokens; logits included.
     drafter: Of a call on one token.
+    rounds: Of a whole round of a tree, each with its levels and nodes: without
+      a draft [0, 1, seconds], and of `TREES`; or none.
     names: What was measured, 'verifier' and 'drafter'.
     device: JAX's platform and kind.
     machine: Processor and cores.
@@ -34,6 +40,7 @@ class Costs:
   """
   verifier: dict[int, benchmarks.Spread]
   drafter: benchmarks.Spread
+  rounds: list[list[float]]
   names: dict[str, str]
   device: str
   machine: str
@@ -51,8 +58,9 @@ class Costs:
 
 def measure(verifier: benchmarks.Loaded, drafter: benchmarks.Loaded,
             widths: Sequence[int], *, names: dict[str, str],
-            versions: dict[str, str], steps: int = 20, runs: int = 7) -> Costs:
-  """Times blocks of all widths and a drafter step in turn.
+            versions: dict[str, str], steps: int = 20, runs: int = 7,
+            trees: Sequence[tuple[int, ...]] = ()) -> Costs:
+  """Times blocks of all widths, a drafter step and rounds of trees in turn.
 
   Args:
     verifier: p.
@@ -62,17 +70,33 @@ def measure(verifier: benchmarks.Loaded, drafter: benchmarks.Loaded,
     versions: To be saved with the figures.
     steps: Dependent calls of a program.
     runs: Of each program.
+    trees: Parents, such as `TREES`; none for models of different vocabularies.
   """
   load = os.getloadavg()[0]
   calls = {str(n): benchmarks.block_program(verifier, n, steps=steps)
            for n in widths}
   calls['drafter'] = benchmarks.block_program(drafter, 1, steps=steps)
-  found = {name: spread.over(steps)
-           for name, spread in benchmarks.timed(calls, runs).items()}
+  whole = {0: benchmarks.decode_program(verifier, None, 0)} if trees else {}
+  whole |= {i: benchmarks.decode_program(verifier, drafter, 0, parents=parents)
+            for i, parents in enumerate(trees, 1)}
+  read = {'verifier': benchmarks.prefill_program(verifier),
+          'both': benchmarks.prefill_program(drafter)} if trees else {}
+  timed = benchmarks.timed({**calls, **read, **whole}, runs)
+  found = {name: timed[name].over(steps) for name in calls}
   now = datetime.datetime.now(datetime.timezone.utc)
-  return Costs({n: found[str(n)] for n in widths}, found['drafter'], names,
+  return Costs({n: found[str(n)] for n in widths}, found['drafter'],
+               [_round(timed, whole, i, parents)
+                for i, parents in enumerate([(-1,), *trees] if trees else [])],
+               names,
                timing.device(), timing.machine(), round(load, 2), versions,
                now.isoformat(timespec='seconds'))
+
+
+def _round(timed, whole, i, parents):
+  """Levels, nodes and the seconds of a round: a decode, less its prompts."""
+  prompts = timed['verifier'].median + (timed['both'].median if i else 0)
+  return [float(max(types.depths(parents))), float(len(parents)),
+          (timed[i].median - prompts) / int(whole[i]().stats.rounds[0])]
 
 
 def write(path: pathlib.Path, costs: Costs) -> None:
@@ -106,13 +130,17 @@ def _costs(data: Any) -> Costs:
     raise ValueError(f'Got schema {data["schema"]}; this version reads '
                      f'schema {SCHEMA}.')
   kinds = dict(names=dict, versions=dict, verifier=dict, device=str,
-               machine=str, measured=str, load=(int, float))
+               rounds=list, machine=str, measured=str, load=(int, float))
   for name, kind in kinds.items():
     if not isinstance(data[name], kind):
       raise ValueError(f'{name} is {data[name]!r}; `benchmark.py steps` writes '
                        'something else there.')
   if not {'verifier', 'drafter'} <= set(data['names']):
     raise ValueError('names lacks verifier or drafter.')
+  if not all(isinstance(x, list) and len(x) == 3 and x[2] > 0
+             for x in data['rounds']):
+    raise ValueError(f'rounds is {data["rounds"]!r}; expected levels, nodes '
+                     'and seconds of each.')
   verifier = {int(w): _spread(f'{w} tokens', x)
               for w, x in data['verifier'].items()}
   costs = Costs(**{**data, 'verifier': verifier,

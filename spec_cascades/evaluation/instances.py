@@ -121,7 +121,7 @@ INSTANCES = (
         ('unigrams', 'bigrams', 'trigrams'), 1)),
     Instance('costs', 'times of steps', f'{OUT}/costs.json',
              (('scripts/benchmark.py', 'steps', '--dims', 'shipped',
-               '--output', f'{OUT}/costs.json'),)),
+               '--trees', '--output', f'{OUT}/costs.json'),)),
     Instance('sublayers', 'sublayers to leave out',
              f'{OUT}/sublayers/skipped.json',
              (('scripts/search_layers.py', '--corpora', 'debian_ende',

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 import numpy as np
+from scipy import optimize
 
 from spec_cascades import check
 from spec_cascades import theory
@@ -138,14 +139,37 @@ class Shape:
   speedup: float
 
 
+@dataclasses.dataclass(frozen=True)
+class Beside:
+  """What a round of a tree takes beside the verifier's block.
+
+  fixed + level d + node n: d levels are read by the drafter, of n nodes each is
+  drawn, judged and kept or not.
+  """
+  fixed: float
+  level: float
+  node: float
+
+  def __call__(self, levels: int, nodes: int) -> float:
+    return self.fixed + self.level * levels + self.node * nodes
+
+
+def beside(times: theory.StepTimes,
+           rounds: Sequence[Sequence[float]]) -> Beside:
+  """Least squares, none below 0, of rounds: [levels, nodes, time] each."""
+  levels, nodes, took = np.float64(rounds).T
+  rest = took - [times.block(int(n)) for n in nodes]
+  return Beside(*optimize.nnls(
+      np.stack([np.ones_like(levels), levels, nodes], 1), rest)[0].tolist())
+
+
 def best(rates: Sequence[float] | np.ndarray, times: theory.StepTimes, *,
          uses_q: bool, max_nodes: int | None = None,
-         max_depth: int = 16) -> Shape:
+         max_depth: int = 16, rest: Beside | None = None) -> Shape:
   """The size and depth with the greatest predicted speed-up over no drafts.
 
-  F(n, depth) t_p(1) / (d t_q + t_p(n)), d being depth, or depth + 1 for rules
-  that use q. t_q is of a call on one token; what a drafter takes longer for a
-  whole level is left out.
+  F(n, depth) r(0, 1) / r(d, n), r(d, n) = t_p(n) + rest(d, n) being a round, d
+  depth, or depth + 1 for rules that use q.
 
   Args:
     rates: Acceptance by rank.
@@ -153,6 +177,8 @@ def best(rates: Sequence[float] | np.ndarray, times: theory.StepTimes, *,
     uses_q: Whether the rule needs q at the leaves.
     max_nodes: None for the widest block that was measured.
     max_depth: Deepest tree to try.
+    rest: What a round takes beside the block; None for d t_q, as if a level
+      took the drafter as long as one token and nothing else took time.
 
   Raises:
     ValueError: As `shape` does; or blocks that were not measured.
@@ -161,10 +187,9 @@ def best(rates: Sequence[float] | np.ndarray, times: theory.StepTimes, *,
   check.interval('nodes of a tree', most, 2, 2**31, whole=True,
                  hint='Measure blocks of 2 tokens or more.')
   tokens, _ = _solve(rates, most, max_depth)
-  speed = {(depth, n): theory.analytic_speedup(
-      tokens[depth, n], verifier_one=times.block(1),
-      verifier_block=times.block(n), drafter_steps=depth + uses_q,
-      drafter_one=times.drafter)
+  rest = rest or Beside(0., times.drafter, 0.)
+  took = lambda levels, nodes: times.block(nodes) + rest(levels, nodes)
+  speed = {(depth, n): tokens[depth, n] * took(0, 1) / took(depth + uses_q, n)
            for depth in range(1, max_depth + 1) for n in range(2, most + 1)
            if tokens[depth, n]}
   depth, n = max(speed, key=speed.get)

@@ -26,6 +26,26 @@ def test_steps_are_timed_per_step():
   assert set(found.verifier) == {1, 3}
   for s in (*found.verifier.values(), found.drafter):
     assert 0 < s.low <= s.median <= s.high
+  assert found.rounds == []
+
+
+def test_rounds_of_trees_are_timed_without_their_prompts(monkeypatch):
+  """With a clock that gives a decode so much a round, and for its prompt."""
+  model = benchmarks.Loaded.random(benchmarks_test.TINY)
+  spread = lambda x: benchmarks.Spread(x, x, x)
+
+  def timed(calls, runs):
+    prompts = dict(verifier=7., both=2.)
+    rounds = lambda name: int(calls[name]().stats.rounds[0])
+    return {name: spread(prompts[name]) if name in prompts else spread(
+        7. + 2. * (name > 0) + rounds(name) * (3. + name)
+        if isinstance(name, int) else 1.) for name in calls}
+
+  monkeypatch.setattr(benchmarks, 'timed', timed)
+  found = costs.measure(
+      model, model, (1, 3), names=dict(verifier='v', drafter='d'), versions={},
+      trees=((-1, 0), (-1, 0, 0, 1)))
+  assert found.rounds == [[0., 1., 3.], [1., 2., 4.], [2., 4., 5.]]
 
 
 def changed(**changes):
@@ -49,6 +69,7 @@ BAD = dict(
   names=(changed(names={}), 'names lacks'),
   versions=(changed(versions=3), 'versions is 3'),
   load=(changed(load='high'), "load is 'high'"),
+  rounds=(changed(rounds=[[1, 2]]), 'rounds is [[1, 2]]'),
   device=(changed(device=None), 'device is None'))
 
 

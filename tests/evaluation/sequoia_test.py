@@ -82,6 +82,25 @@ def test_size_and_depth_are_the_fastest_of_all():
   assert sequoia.best(rates, dear, uses_q=False).speedup < 1
 
 
+def test_what_rounds_take_beside_a_block_counts():
+  """A level that costs as much as a block leaves no deep trees."""
+  want = sequoia.Beside(.5, .25, .125)
+  rounds = [[d, n, TIMES.block(n) + want(d, n)]
+            for d, n in ((0, 1), (1, 2), (2, 3), (6, 7), (2, 7), (1, 8))]
+  found = sequoia.beside(TIMES, rounds)
+  assert np.allclose([found.fixed, found.level, found.node], [.5, .25, .125])
+  rates = (.6, .2, .1)
+  took = lambda d, n: TIMES.block(n) + found(d, n)
+  best = sequoia.best(rates, TIMES, uses_q=True, max_depth=4, rest=found)
+  depth = max(types.depths(best.parents))
+  assert best.speedup == pytest.approx(
+      best.tokens * took(0, 1) / took(depth + 1, len(best.parents)))
+  dear = sequoia.best(rates, TIMES, uses_q=False, rest=sequoia.Beside(0, 9, 0))
+  assert max(types.depths(dear.parents)) == 1
+  wide = sequoia.best(rates, TIMES, uses_q=False, rest=sequoia.Beside(0, 0, 9))
+  assert len(wide.parents) == 2
+
+
 @pytest.mark.parametrize('warp', [Warp(), Warp(.7, top_k=2), Warp(0.)],
                          ids=['plain', 'exhausted', 'greedy'])
 def test_rates_are_those_of_the_exact_law(warp):

@@ -220,7 +220,8 @@ def test_a_type_error_is_gins_until_the_call_has_begun():
 def test_an_output_that_cannot_be_is_refused_before_any_work(tmp_path):
   file = tmp_path / 'file'
   file.write_text('')
-  assert _cli.directory(tmp_path / 'a' / 'b').is_dir()
+  assert _cli.directory(tmp_path / 'a' / 'b') == tmp_path / 'a' / 'b'
+  assert list(tmp_path.iterdir()) == [file]            # none is made yet
   check('build_datastore', [
       (['--file', str(file), '--output', str(file / 'in'),
         '--verifier=nowhere'], 'is no directory and can')])
