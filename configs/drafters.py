@@ -41,8 +41,21 @@ def get_sweep() -> list[tuple[str, tuple[str, ...], tuple[str, ...]]]:
           file=sys.stderr)
   else:
     found.append(('smollm2', ('gin/sweeps/drafters_decoder.gin', DETAILS), (
-        f'VERIFIER = {weights!r}', 'EXAMPLES = 20')))
+        f'VERIFIER = {weights!r}', 'EXAMPLES = 20', *_searched(weights))))
   return found
+
+
+def _searched(weights):
+  """The curve of the sublayers that a search chose for SmolLM2, if one did."""
+  place = f'{instances.OUT}/smollm2_sublayers'
+  if not pathlib.Path(place, 'skipped.json').exists():
+    print('left out: SmolLM2 without some of its sublayers; python '
+          f'scripts/search_layers.py --verifier {weights} --corpora debian_ende '
+          f'--max_length 32 --trials 100 --output {place}', file=sys.stderr)
+    return ()
+  return (f"SUBLAYERS = 'sublayers:{place}'", _curves(
+      ('lookup', 'jacobi', 'lookahead', 'sublayers', 'exit', 'pipelined',
+       'retrieved')))
 
 
 def _curves(names):

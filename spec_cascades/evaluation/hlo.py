@@ -31,6 +31,7 @@ _ARRAY = re.compile(r'\b(pred|[a-z]+\d+[a-z0-9]*)\[([\d,]*)\]')
 # As [groups,devices], as lists, or as some axes of a mesh.
 _GROUPS = re.compile(r'replica_groups=(?:\[\d+,(\d+)\]|\{\{([\d,]*)\}|'
                      r'mesh\[([^\]]*)\][^{]*\{([^}]*)\})')
+_COUNTS = re.compile(r'\b(?:num_partitions|replica_count)=(\d+)')
 _CHANNEL = re.compile(r'\bchannel_id=\d+')
 _AXIS = re.compile(r"'(\w+)'(?::\(\d+\)|=)?(\d+)?")
 
@@ -154,7 +155,10 @@ def parse(text: str) -> Program:
     ValueError: The text has no entry computation.
   """
   computations, entry, name = {}, '', ''
-  for line in text.splitlines():
+  # No groups at all are one of all devices.
+  devices = math.prod(map(int, _COUNTS.findall(text.partition('\n')[0])))
+  every = f'replica_groups=[1,{devices}]'
+  for line in text.replace('replica_groups={}', every).splitlines():
     head = _HEAD.match(line)
     if head:
       name = head[2]

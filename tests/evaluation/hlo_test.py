@@ -115,6 +115,20 @@ ENTRY %main (a: f32[4,8]) -> f32[4,8] {
 """
 
 
+@pytest.mark.parametrize('head,size', [
+    ('', 1), (', num_partitions=8', 8),
+    (', num_partitions=4, replica_count=2', 8)])
+def test_no_groups_at_all_are_one_of_all_devices(head, size):
+  program = hlo.parse(f"""HloModule jit_f{head}
+
+ENTRY %main (a: f32[4]) -> f32[4] {{
+  %a = f32[4] parameter(0)
+  ROOT %r = f32[4] all-reduce(%a), replica_groups={{}}, to_apply=%x
+}}
+""")
+  assert [x.group for x, _ in program.weighted() if x.kind] == [size]
+
+
 def test_a_text_by_hand():
   program = hlo.parse(TEXT)
   loop, = program.loops
