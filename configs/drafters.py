@@ -49,8 +49,8 @@ def _searched(weights):
   """The curve of the sublayers that a search chose for SmolLM2, if one did."""
   place = f'{instances.OUT}/smollm2_sublayers'
   if not pathlib.Path(place, 'skipped.json').exists():
-    print('left out: SmolLM2 without some of its sublayers; python '
-          f'scripts/search_layers.py --verifier {weights} --corpora debian_ende '
+    print('left out: SmolLM2 without some of its sublayers; python scripts/'
+          f'search_layers.py --verifier {weights} --corpora debian_ende '
           f'--max_length 32 --trials 100 --output {place}', file=sys.stderr)
     return ()
   return (f"SUBLAYERS = 'sublayers:{place}'", _curves(
