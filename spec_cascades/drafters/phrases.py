@@ -9,9 +9,12 @@ import numpy as np
 from spec_cascades import struct
 
 
+GONE = -1                  # first token of an n-gram that came again later
+
+
 @struct.dataclass
 class Ring:
-  """The last P n-grams of each row."""
+  """The last P n-grams of each row, none twice."""
   grams: Int[Array, 'B P N']
   filled: Int[Array, 'B']          # n-grams ever written
 
@@ -20,8 +23,13 @@ class Ring:
     count, size = grams.shape[1], self.grams.shape[1]
     at = (self.filled[:, None] + jnp.arange(count)[None]) % size
     at = jnp.where(live[:, None], at, size)
-    put = jax.vmap(lambda ring, i, some: ring.at[i].set(some, mode='drop'))
-    return Ring(put(self.grams, at, grams),
+
+    def put(ring, at, new, live):
+      newer = (ring[:, None] == new[None]).all(-1).any(1) & live
+      ring = ring.at[:, 0].set(jnp.where(newer, GONE, ring[:, 0]))
+      return ring.at[at].set(_once(new), mode='drop')
+
+    return Ring(jax.vmap(put)(self.grams, at, grams, live),
                 self.filled + jnp.where(live, count, 0))
 
   def after(self, first: Int[Array, 'B'], count: int
@@ -34,8 +42,6 @@ class Ring:
       size = len(ring)
       age = (filled - 1 - jnp.arange(size)) % size
       known = (ring[:, 0] == first) & (age < filled)
-      same = (ring[:, None] == ring[None]).all(-1) & known[None]
-      known &= ~(same & (age[None] < age[:, None])).any(1)  # no newer one is it
       newest, at = jax.lax.top_k(jnp.where(known, size - age, 0),
                                  min(count, size))
       more, found = count - len(at), (newest > 0).astype(jnp.int32)
@@ -43,6 +49,13 @@ class Ring:
               jnp.pad(found * (ring.shape[1] - 1), (0, more)))
 
     return jax.vmap(row)(self.grams, self.filled, first)
+
+
+def _once(grams):
+  """n-grams [M, N] without those that come again behind."""
+  same = (grams[:, None] == grams[None]).all(-1)
+  again = jnp.triu(same, 1).any(1)
+  return grams.at[:, 0].set(jnp.where(again, GONE, grams[:, 0]))
 
 
 def ring(grams: Array | None, rows: int, size: int, order: int) -> Ring:
@@ -57,7 +70,7 @@ def ring(grams: Array | None, rows: int, size: int, order: int) -> Ring:
     if grams.shape[1:] != (order,) or known > size:
       raise ValueError(f'Got n-grams of shape {grams.shape}; allowed: up to '
                        f'{size} of {order} tokens each.')
-    slots = slots.at[:, :known].set(grams)
+    slots = slots.at[:, :known].set(_once(jnp.asarray(grams)))
   return Ring(slots, jnp.full(rows, known, jnp.int32))
 
 

@@ -60,6 +60,8 @@ class Kind:
       never empty or shorter, and are not decoded by a loop of their own.
     cost: Of the calls that a round makes, on a slice of TPUs; None if that does
       not follow from their number.
+    kept: The share of the verifier's sublayers that a call goes through, by
+      what the path is of; None if that is not known. Then `cost` follows.
   """
   make: Callable[[pairs.Pair, int, Any], tuple[Any, Any]]
   q: bool = True
@@ -69,6 +71,14 @@ class Kind:
   needs: str = ''
   even: bool = True
   cost: estimated.Cost | None = estimated.small
+  kept: Callable[[str], float | None] | None = None
+
+  def cost_of(self, path: str) -> estimated.Cost | None:
+    """Of the calls of a round, on a slice; None if it is not known."""
+    if self.kept is None:
+      return self.cost
+    share = self.kept(path)
+    return None if share is None else estimated.part(share)
 
 
 def _chain(pair, gamma, part):
@@ -305,5 +315,5 @@ KINDS = dict(
     triforce=Kind(_triforce, even=False, cost=None),
     sublayers=Kind(_sublayers, lazy=True, small=False, read=_skipped,
                    needs='what scripts/search_layers.py wrote',
-                   even=False, cost=None),
+                   even=False, cost=None, kept=skipping.kept),
     **{'pass': Kind(attached.masks_behind_root, **_MASKS)})

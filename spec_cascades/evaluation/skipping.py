@@ -201,7 +201,8 @@ class Search:
     best = study.best_trial
     chosen = [part for key, part in named.items() if best.params[key]]
     found = dict(version=VERSION, verifier=self._call['verifier'],
-                 gamma=self.gamma, skipped=chosen, speedup=best.value,
+                 gamma=self.gamma, skipped=chosen, kept=1 - len(chosen) / len(
+                     every), speedup=best.value,
                  tokens_per_call=self.tokens_per_call(chosen),
                  trials=len(study.trials))
     files.write_atomically(place / NAME, json.dumps(found, indent=1) + '\n')
@@ -233,6 +234,16 @@ def read(path: str, verifier: str, lm: Any) -> tuple[skip.Sublayer, ...]:
   if owner != verifier or version != VERSION:
     raise ValueError(f'{place} is of another verifier; {hint}.')
   return skip.without(lm, skipped).config.skipped
+
+
+def kept(path: str) -> float | None:
+  """The share of sublayers that are left; None if that can't be read."""
+  place = pathlib.Path(path).expanduser()
+  try:
+    text = (place / NAME if place.is_dir() else place).read_text('utf-8')
+    return float(json.loads(text)['kept'])
+  except (OSError, ValueError, KeyError, TypeError):
+    return None
 
 
 def check_installed() -> None:

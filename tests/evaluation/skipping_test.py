@@ -8,7 +8,8 @@ import tinypair
 from spec_cascades import decode, targets, theory, warp
 from spec_cascades.data import files
 from spec_cascades.drafters import chain
-from spec_cascades.evaluation import drafting, examples, pairs, skipping
+from spec_cascades.evaluation import (
+    drafting, estimated, examples, kinds, pairs, skipping)
 from spec_cascades.models import skip
 
 pytest.importorskip('optuna', reason='needs requirements-search.txt')
@@ -108,6 +109,14 @@ def test_a_search_finds_what_is_best_of_its_trials_and_goes_on(
   first = [part for part in skip.sublayers(search.lm) if part[0] % 2]
   tried = skip.without(search.lm, found['skipped']).config.skipped
   assert found['speedup'] >= search.speedup(first) or tuple(first) == tried
+  share = 1 - len(tried) / len(skip.sublayers(search.lm))
+  for place in (tmp_path, tmp_path / skipping.NAME):
+    assert skipping.kept(str(place)) == pytest.approx(share)
+  assert skipping.kept(str(tmp_path / 'nothing')) is None
+  on = estimated.Slice('v4-8', '', theory.StepTimes({1: 1.}, .1), .1, .25)
+  cost = kinds.KINDS['sublayers'].cost_of
+  assert cost(str(tmp_path))(2, on) == pytest.approx(2 * (.75 * share + .25))
+  assert cost(str(tmp_path / 'nothing')) is None
   pair = pairs.load(path, None)
   drafter, params = drafting.make(f'sublayers:{tmp_path}', pair, GAMMA)
   assert drafter.chain.lm.config.skipped == tried

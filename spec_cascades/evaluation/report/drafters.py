@@ -76,8 +76,8 @@ def table(rows: Sequence[results.Row],
 def _elsewhere(row, on) -> str:
   if row.rule.split('(')[0] in points_lib.UNJUDGED:    # its rounds are tokens
     return table_lib.NONE
-  kind = kinds.KINDS[row.drafter.partition(':')[0]]
-  found = estimated.speedup(row, kind.cost, on)
+  name, _, path = row.drafter.partition(':')
+  found = estimated.speedup(row, kinds.KINDS[name].cost_of(path), on)
   return table_lib.NONE if found is None else f'{found:.2f}x'
 
 
