@@ -69,6 +69,12 @@ MUTANTS = (
            _law('fast and Block')),
     Mutant('k-SEQ with rho = 1', 'verify.py', 'rho = _selection(q, pi, many)',
            'rho = jnp.ones(len(pi))', _law('fast and KSeq')),
+    Mutant('a twin keeps no chain', 'verify.py',
+           'place = jnp.where(below > i, twin, i)', 'place = i',
+           ('tests/drafters/spectr_test.py', '-k', 'twin_goes')),
+    Mutant('a twin goes on behind its children', 'verify.py',
+           'place = jnp.where(below > i, twin, i)', 'place = twin',
+           ('tests/drafters/spectr_test.py', '-k', 'children_of_its')),
     Mutant('sampled child dropped for its own q', 'drafters/growing.py',
            '(i < last) & stop(new), i, last)',
            '(i < last) & (jax.vmap(lambda p, k: p[warp_lib.sample(p, k)'

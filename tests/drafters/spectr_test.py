@@ -83,6 +83,19 @@ def test_a_twin_goes_on_where_its_chains_do(tokens, ways):
   assert set(map(tuple, both.tolist())) == ways
 
 
+def test_a_twin_behind_the_children_of_its_first_keeps_its_own():
+  """They were looked at before it: none of them is left to judge."""
+  nodes = types.tree(jnp.array([[0, 3, 1, 3, 2]]), (-1, 0, 1, 0, 3))
+  q = jnp.full((1, 5, 5), .2)
+  q = types.Prediction(q, q)
+  draft = types.Draft(nodes, q, jnp.ones(1), 'sampled', 2)
+  pi = q.probs.at[0, 0].set(jnp.array([.2, .2, .2, .15, .25]))
+  judge = lambda key: jax.vmap(KSEQ, (None, 0, 0, 0))(key, draft, q, pi)
+  found = jax.jit(jax.vmap(judge))(jax.random.split(jax.random.key(0), 500))
+  both = np.asarray(found.path)[:, 0][np.asarray(found.count)[:, 0] == 2]
+  assert set(map(tuple, both.tolist())) == {(0, 1, 2), (0, 3, 4)}
+
+
 def test_rows_follow_the_exact_joint():
   assert law_test(DRAFTER, KSEQ, CHOW, Warp(.7), rows=2**15) > LEVEL
 
