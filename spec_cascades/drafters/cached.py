@@ -47,5 +47,15 @@ class Late:
 
 def of_caches(change: Callable[[Any], Any], tree: Any) -> Any:
   """A tree in which every cache has changed; the rest stays as it is."""
-  has = lambda x: hasattr(x, 'truncate')
-  return jax.tree.map(lambda x: change(x) if has(x) else x, tree, is_leaf=has)
+  return jax.tree.map(lambda x: change(x) if _is_cache(x) else x, tree,
+                      is_leaf=_is_cache)
+
+
+def caches_of(one: Any, other: Any) -> Any:
+  """The tree `other` with the caches of `one`, which is shaped like it."""
+  return jax.tree.map(lambda x, y: x if _is_cache(x) else y, one, other,
+                      is_leaf=_is_cache)
+
+
+def _is_cache(x):
+  return hasattr(x, 'truncate')

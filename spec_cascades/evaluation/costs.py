@@ -76,9 +76,9 @@ def measure(verifier: benchmarks.Loaded, drafter: benchmarks.Loaded,
   calls = {str(n): benchmarks.block_program(verifier, n, steps=steps)
            for n in widths}
   calls['drafter'] = benchmarks.block_program(drafter, 1, steps=steps)
-  whole = {0: benchmarks.decode_program(verifier, None, 0)} if trees else {}
-  whole |= {i: benchmarks.decode_program(verifier, drafter, 0, parents=parents)
-            for i, parents in enumerate(trees, 1)}
+  whole = {i: benchmarks.decode_program(
+      verifier, drafter if i else None, 0, temperature=1., parents=parents)
+           for i, parents in enumerate([(-1,), *trees] if trees else [])}
   read = {'verifier': benchmarks.prefill_program(verifier),
           'both': benchmarks.prefill_program(drafter)} if trees else {}
   timed = benchmarks.timed({**calls, **read, **whole}, runs)
@@ -137,7 +137,8 @@ def _costs(data: Any) -> Costs:
                        'something else there.')
   if not {'verifier', 'drafter'} <= set(data['names']):
     raise ValueError('names lacks verifier or drafter.')
-  if not all(isinstance(x, list) and len(x) == 3 and x[2] > 0
+  if not all(isinstance(x, list) and len(x) == 3 and all(
+      isinstance(y, (int, float)) and y >= 0 for y in x)
              for x in data['rounds']):
     raise ValueError(f'rounds is {data["rounds"]!r}; expected levels, nodes '
                      'and seconds of each.')

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 import dataclasses
 import json
 import pathlib
+from typing import Any
 
 CACHE = '~/.cache/spec_cascades'
 OUT = 'runs/drafters'
@@ -35,6 +36,8 @@ class Instance:
     calibrated: Whether model.json beside has to hold a tree, too.
     ships: Where the project comes with one that drafters read; it is what
       scripts/export.py --part wrote of such a run.
+    has: What the JSON that it makes has to hold; an older one may not.
+    behind: Name of what it is made from, and is stale if that is newer.
   """
   name: str
   what: str
@@ -44,6 +47,8 @@ class Instance:
   needs: tuple[str, ...] = ()
   calibrated: bool = False
   ships: str | None = None
+  has: str = ''
+  behind: str = ''
 
   def there(self) -> bool:
     """Whether a drafter can read it: it was made, or came along."""
@@ -54,7 +59,14 @@ class Instance:
     place = pathlib.Path(self.makes).expanduser()
     if not (place.exists() or _passed(place)):
       return False
-    return not self.calibrated or _has_tree(place.parents[1] / 'model.json')
+    if self.has and not _read(place).get(self.has):
+      return False
+    source = self.behind and pathlib.Path(BY_NAME[self.behind].makes)
+    if source and source.exists() and (
+        source.stat().st_mtime > place.stat().st_mtime):
+      return False
+    return not self.calibrated or bool(_read(
+        place.parents[1] / 'model.json').get('heads', {}).get(CHOSEN))
 
   def lines(self) -> list[str]:
     """The commands as they are typed."""
@@ -67,14 +79,14 @@ def _passed(place: pathlib.Path) -> bool:
   return place.name.isdigit() and max(steps, default=-1) > int(place.name)
 
 
-def _has_tree(path: pathlib.Path) -> bool:
-  """Whether a tree of heads was chosen; ValueError if that can't be told."""
+def _read(path: pathlib.Path) -> dict[str, Any]:
+  """A JSON object, empty if there is no file; ValueError if it is damaged."""
   if not path.is_file():
-    return False
+    return {}
   try:
     found = json.loads(path.read_text(encoding='utf-8'))
-    return bool(found.get('heads', {}).get(CHOSEN))
-  except (ValueError, AttributeError):
+    return {**found, 'heads': {**(found.get('heads') or {})}}
+  except (ValueError, AttributeError, TypeError):
     raise ValueError(f'{path} is damaged; move {path.parent} away and make it '
                      'again.') from None
 
@@ -121,19 +133,20 @@ INSTANCES = (
         ('unigrams', 'bigrams', 'trigrams'), 1)),
     Instance('costs', 'times of steps', f'{OUT}/costs.json',
              (('scripts/benchmark.py', 'steps', '--dims', 'shipped',
-               '--trees', '--output', f'{OUT}/costs.json'),)),
+               '--trees', '--output', f'{OUT}/costs.json'),), has='rounds'),
     Instance('sublayers', 'sublayers to leave out',
              f'{OUT}/sublayers/skipped.json',
              (('scripts/search_layers.py', '--corpora', 'debian_ende',
-               '--output', f'{OUT}/sublayers'),), 8),
-    Instance('quickstart', 'a sweep whose texts trees are chosen on',
-             'runs/quickstart/report.html',
-             (('scripts/sweep.py', '--gin_file=gin/sweeps/quickstart.gin'),),
-             5),
+               '--output', f'{OUT}/sublayers'),), 8, has='kept'),
+    Instance('calibration', 'a sweep whose texts trees are chosen on',
+             f'{OUT}/calibration/report.html',
+             (('scripts/sweep.py', '--gin_file=gin/sweeps/calibration.gin'),),
+             2),
     Instance('trees', "Sequoia's trees", f'{OUT}/trees/SpecDecode_T=1.json',
-             (('scripts/shape_tree.py', 'runs/quickstart', f'{OUT}/costs.json',
-               '--gin_file=gin/sweeps/quickstart.gin', '--output',
-               f'{OUT}/trees'),), needs=('quickstart', 'costs')),
+             (('scripts/shape_tree.py', f'{OUT}/calibration',
+               f'{OUT}/costs.json', '--gin_file=gin/sweeps/calibration.gin',
+               '--output', f'{OUT}/trees'),), needs=('calibration', 'costs'),
+             behind='costs'),
     _trained('drafter_boosted', 'a second small model', 400, 2),
     _trained('medusa', "Medusa's heads, and their tree", 500, 30, tree=True,
              ships=True),
@@ -155,8 +168,9 @@ BY_NAME = {x.name: x for x in INSTANCES}
 CURVES = dict(
     chain=(), adaptive=('costs',), tracking=(), tree=(), sequoia=('trees',),
     spectr=(), specinfer=('drafter_boosted',), medusa=('medusa',),
-    hydra=('hydra',), hydra_plus=('hydra_plus',), eagle=('eagle',),
-    eagle_tree=('eagle',), eagle3=('eagle3',), eagle3_tree=('eagle3',),
+    typical=('medusa',), hydra=('hydra',), hydra_plus=('hydra_plus',),
+    eagle=('eagle',), eagle_tree=('eagle',), eagle3=('eagle3',),
+    eagle3_tree=('eagle3',),
     jacobi=(), lookahead=(), recycling=(), masks=('pass',), space=('pass',),
     ouroboros=(), warm=('datastore',), unigrams=('unigrams',),
     bigrams=('bigrams',), trigrams=('trigrams',), ngram=(),

@@ -7,6 +7,7 @@ import hashlib
 import pathlib
 from typing import Any, Callable
 
+from spec_cascades import verify
 from spec_cascades.drafters import adaptive
 from spec_cascades.drafters import chain
 from spec_cascades.drafters import early_exit
@@ -60,6 +61,7 @@ class Kind:
       never empty or shorter, and are not decoded by a loop of their own.
     cost: Of the calls that a round makes, on a slice of TPUs; None if that does
       not follow from their number.
+    judge: The verifier that its drafts are published with.
     kept: The share of the verifier's sublayers that a call goes through, by
       what the path is of; None if that is not known. Then `cost` follows.
   """
@@ -71,6 +73,7 @@ class Kind:
   needs: str = ''
   even: bool = True
   cost: estimated.Cost | None = estimated.small
+  judge: Any = verify.Rejection()
   kept: Callable[[str], float | None] | None = None
 
   def cost_of(self, path: str) -> estimated.Cost | None:
@@ -131,7 +134,7 @@ def _tree(pair, gamma, parents):
 
 
 def _spectr(pair, gamma, part):
-  """Three chains of gamma tokens, drawn independently."""
+  """Three chains of gamma tokens, drawn independently, for k-SEQ."""
   del part
   return spectr.SpecTr(pair.drafter.lm, 3, gamma), pair.drafter.params
 
@@ -285,12 +288,14 @@ KINDS = dict(
                   needs='step times of scripts/benchmark.py steps --output',
                   lazy=True, even=False),
     tree=Kind(_tree, read=_file(lambda x: shapes.read(x).parents)),
-    spectr=Kind(_spectr),
+    spectr=Kind(_spectr, judge=verify.KSeq()),
     specinfer=Kind(_specinfer, read=attached.whole,
                    needs='a second small model'),
     counts=Kind(_counts, read=_file(counted.read),
                 needs='a table of scripts/count_table.py', **_LOOKED_UP),
     medusa=_attached(attached.medusa_tree, 'medusa', cost=estimated.heads),
+    typical=_attached(attached.medusa_tree, 'medusa', cost=estimated.heads,
+                      judge=verify.Typical()),
     **{'hydra++': _attached(attached.hydra_tree, 'hydra++',
                             cost=estimated.layer_and_heads)},
     eagle=_attached(attached.eagle_chain, 'eagle', cost=estimated.layer),

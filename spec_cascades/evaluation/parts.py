@@ -17,6 +17,7 @@ from spec_cascades import decode
 from spec_cascades import stats
 from spec_cascades import types
 from spec_cascades import warp as warp_lib
+from spec_cascades.drafters import cached
 from spec_cascades.evaluation import timing
 
 STEPS = 24
@@ -122,32 +123,36 @@ def _redrafts(steps, spec, draft_params, state, target, warp):
   """A round's draft, made again and again."""
   own, _ = decode.round_keys(state.keys, state.stats.rounds)
 
-  def propose(tokens):
+  def propose(tokens, drafter):
     ctx = types.Context(tokens, state.lengths, state.cache, warp,
                         target.uses_q, ~state.done,
                         getattr(target, 'reads_q', None), spec.ends)
-    return spec.drafter.propose(draft_params, state.drafter, ctx, own)[0]
+    return spec.drafter.propose(draft_params, drafter, ctx, own)
 
-  def body(_, draft):
-    return propose(state.tokens + _nothing(draft.tree.tokens))
+  def body(_, carry):
+    draft, drafter = carry
+    # Caches are written in place, as in a decode; what else it knows is as it
+    # was before the draft.
+    known = cached.caches_of(drafter, state.drafter)
+    return propose(state.tokens + _nothing(draft.tree.tokens), known)
 
-  return jax.lax.fori_loop(
-      0, steps, body, _blank(jax.eval_shape(propose, state.tokens)))
+  draft, _ = jax.eval_shape(propose, state.tokens, state.drafter)
+  return jax.lax.fori_loop(0, steps, body, (_blank(draft), state.drafter))[0]
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def _rescores(steps, spec, params, state, draft):
   """A round's draft, scored again and again."""
-  def score(tokens):
+  def score(tokens, cache):
     tree = draft.tree.replace(tokens=tokens)
-    return spec.score(params, state.cache, draft.replace(tree=tree),
-                      ~state.done)[1]
+    return spec.score(params, cache, draft.replace(tree=tree), ~state.done)[1:]
 
-  def body(_, logits):
-    return score(draft.tree.tokens + _nothing(logits))
+  def body(_, carry):
+    logits, cache = carry
+    return score(draft.tree.tokens + _nothing(logits), cache)
 
-  return jax.lax.fori_loop(
-      0, steps, body, _blank(jax.eval_shape(score, draft.tree.tokens)))
+  logits, _ = jax.eval_shape(score, draft.tree.tokens, state.cache)
+  return jax.lax.fori_loop(0, steps, body, (_blank(logits), state.cache))[0]
 
 
 _start = jax.jit(decode.GenSpecSample.init)

@@ -21,6 +21,7 @@ from spec_cascades import baselines
 from spec_cascades import check
 from spec_cascades import decode
 from spec_cascades import targets
+from spec_cascades import verify
 from spec_cascades import warp as warp_lib
 from spec_cascades.drafters import null
 from spec_cascades.evaluation import drafting
@@ -166,13 +167,14 @@ class Programs:
       model = (self._pair.drafter if name.model == points_lib.DRAFTER
                else self._pair.verifier)
       drafter, draft_params = null.Null(), None
-      lm = model.lm
+      lm, judge = model.lm, verify.Rejection()
     else:
       model = self._pair.verifier
       drafter, draft_params = drafting.make(
           name.drafter, self._pair, name.gamma)
       lm = drafting.verifier(self._pair, drafter)
-    spec = decode.GenSpecSample(lm, drafter, room, eos=self._eos)
+      judge = drafting.split(name.drafter)[0].judge
+    spec = decode.GenSpecSample(lm, drafter, room, judge, self._eos)
     return spec, model.params, draft_params
 
   def _make_target(self, point: points_lib.Point) -> Any:

@@ -108,7 +108,7 @@ class Translator:
         decode.row_keys(chosen.seed, [index] * copies)))
     spec = decode.GenSpecSample(
         lm, drafter, chosen.max_length + prompt.prefix.shape[1],
-        eos=tuple(vocabulary.ends))
+        drafting.split(chosen.drafter)[0].judge, tuple(vocabulary.ends))
     shown = stream.Detokenizer(vocabulary)
     for done in decode.stream(
         spec, self._pair.verifier.params, draft_params, prompt,

@@ -70,6 +70,7 @@ BAD = dict(
   versions=(changed(versions=3), 'versions is 3'),
   load=(changed(load='high'), "load is 'high'"),
   rounds=(changed(rounds=[[1, 2]]), 'rounds is [[1, 2]]'),
+  nothing=(changed(rounds=[[1, 2, None]]), 'expected levels'),
   device=(changed(device=None), 'device is None'))
 
 

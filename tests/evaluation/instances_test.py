@@ -1,6 +1,7 @@
 """What drafters need, in order: as gin files, scripts and curves say."""
 import dataclasses
 import json
+import os
 import pathlib
 import re
 import subprocess
@@ -39,7 +40,11 @@ def nothing_there(monkeypatch, tmp_path):
 
 def make(instance, tree=True):
   place = pathlib.Path(instance.makes).expanduser()
-  place.mkdir(parents=True, exist_ok=True)
+  place.parent.mkdir(parents=True, exist_ok=True)
+  if instance.has:
+    place.write_text(json.dumps({instance.has: [1]}))
+  else:
+    place.mkdir(exist_ok=True)
   if instance.calibrated:
     heads = dict(paths=[[0], [1]] if tree else [])
     (place.parents[1] / 'model.json').write_text(json.dumps(dict(heads=heads)))
@@ -150,6 +155,25 @@ def test_what_is_there_is_not_made_again():
   assert names(instances.wanted(['eagle'])) == ['eagle']
   with pytest.raises(ValueError, match='Unknown: medusae; allowed: own'):
     instances.wanted(['medusae'])
+
+
+def test_what_is_of_before_is_made_again():
+  costs, trees, sublayers = (instances.BY_NAME[x] for x in (
+      'costs', 'trees', 'sublayers'))
+  for x in (costs, trees, sublayers):
+    make(x)
+    assert x.made()
+  late = pathlib.Path(trees.makes).stat().st_mtime + 9
+  os.utime(costs.makes, (late, late))          # measured anew
+  assert costs.made() and not trees.made()
+  pathlib.Path(costs.makes).unlink()
+  assert trees.made() and not costs.made()
+  for x in (costs, sublayers):
+    pathlib.Path(x.makes).write_text('{"schema": 1}')
+    assert not x.made()
+    pathlib.Path(x.makes).write_text('{')
+    with pytest.raises(ValueError, match='is damaged'):
+      x.made()
 
 
 def test_the_script_lists_and_runs(monkeypatch, tmp_path, capsys):
