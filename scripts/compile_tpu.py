@@ -32,6 +32,7 @@ os.environ['JAX_PLATFORMS'] = 'cpu'    # libtpu only compiles here
 
 import _cli  # noqa: E402
 import jax  # noqa: E402
+import numpy as np  # noqa: E402
 
 ESTIMATED = """\
 Estimated, not measured: a roofline of the compiler's FLOPs, and of weights,
@@ -145,11 +146,6 @@ def _work(found: Any) -> str:
           f'{exchanged or "no exchange"}')
 
 
-def _optimal(found: Any) -> str:
-  """XLA's own estimate, where it is sane."""
-  return f' ({1e3 * found.optimal:.3f} by XLA)' if found.optimal else ''
-
-
 def _programs(programs: Any, hbm: float) -> dict[str, Any]:
   """Prints prefill, a round and the loop."""
   rows = {}
@@ -179,7 +175,7 @@ def _steps(programs: Any, chip: Any, flags: argparse.Namespace,
   hop, uses_q = flags.hop_us * 1e-6, programs.case.uses_q
   draft, judging, sampling = (
       programs.draft(), programs.judging(), programs.sampling())
-  blocks = {}
+  blocks, before = {}, None
   for full in (x for x in (judging, sampling) if x.excess):
     print(_memory(full, chip.hbm))
     return {}
@@ -189,8 +185,11 @@ def _steps(programs: Any, chip: Any, flags: argparse.Namespace,
       return {}
     if found is not draft:
       blocks[int(found.name.split()[-1])] = found
+    own = (f' ({1e3 * found.optimal:.3f} by XLA)'
+           if roofline.sane(found, chip, hop, before) else '')
+    before = found if found is not draft else None
     print(f'{found.name}: {1e3 * found.work.seconds(chip, hop):.3f} ms '
-          f'estimated{_optimal(found)}; {_work(found)}', flush=True)
+          f'estimated{own}; {_work(found)}', flush=True)
   gamma = programs.case.gamma
   judged, drawn = (roofline.passes(x, chip) for x in (judging, sampling))
   guess = roofline.estimate(draft, blocks, chip, hop, sampling=drawn,
@@ -201,9 +200,17 @@ def _steps(programs: Any, chip: Any, flags: argparse.Namespace,
   plan = guess.plan(rates, uses_q=uses_q)
   print(f'c {guess.cost:.3f}; verification over that of one token:',
         ', '.join(f'{w}: {x:.2f}x' for w, x in flat.items()))
+  if roofline.sane(draft, chip, hop) and roofline.sane(blocks[1], chip, hop):
+    print(f'c by XLA\'s own estimates {draft.optimal / blocks[1].optimal:.3f}')
+  flops, moved = (
+      (gamma + uses_q) * getattr(draft.work, of) + getattr(judging.work, of)
+      + float(np.interp(gamma + 1, list(blocks), [
+          getattr(x.work, of) for x in blocks.values()]))
+      for of in ('flops', 'nbytes'))
   print(f'a round of gamma {gamma}: {1e3 * whole:.3f} ms estimated, of which '
         f'sampling and acceptance {1e3 * judged:.3f} ms, '
-        f'{100 * judged / whole:.1f} %')
+        f'{100 * judged / whole:.1f} %; {flops / 1e9:.2f} GFLOP, '
+        f'{moved / 1e9:.3f} GB moved')
   print(f'acceptance {", ".join(f"{x:g}" for x in rates)}: best gamma '
         f'{plan.gamma}{"+" * (plan.gamma == plan.max_gamma)}, '
         f'{plan.tokens:.2f} tokens a round, {plan.speedup:.2f}x over the '

@@ -108,8 +108,9 @@ def create(launch: Launch, some: Sequence[lib.Slice], *,
   Raises:
     ValueError: One can't be asked for, or failed for good.
   """
-  gcloud, asked = launch.gcloud, 0
+  gcloud = launch.gcloud
   for one in some:
+    asked = 0                            # the first time is no restart
     found = lib.MISSING if gcloud.dry_run else _state(launch, one, patient)
     while found != lib.ACTIVE:
       if found in lib.LOST:

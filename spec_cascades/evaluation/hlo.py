@@ -250,23 +250,29 @@ def copies(found: Iterable[Instruction], shapes: Iterable[str]
            ) -> list[Instruction]:
   """Copies of arrays of these types, such as 'f32[4,48,2,8]'; transposes, too.
 
-  A transpose is known by the number of elements, and is none if they stay where
-  they are. What is moved into on-chip memory, S(...) in a type, or out of it is
-  no copy.
+  Axes of length 1 may be missing. A transpose is known by the number of
+  elements, and is none if they stay where they are. What is moved into on-chip
+  memory, S(...) in a type, or out of it is no copy.
   """
-  found, shapes = list(found), set(shapes)
+  found, shapes = list(found), set(map(_long, shapes))
   types = {x.name: x.result for x in found}
   count = lambda text: {math.prod(_numbers(dims))
                         for _, dims in _ARRAY.findall(text)}
   sizes = count(' '.join(shapes))
   moved = lambda x: x.opcode == 'copy-start' and len({
       re.search(r'S\(\d+\)|$', part)[0] for part in _top(x.result)[:2]}) > 1
-  same = lambda x: any(f'{a}[{b}]' in shapes
+  same = lambda x: any(_long(f'{a}[{b}]') in shapes
                        for a, b in _ARRAY.findall(x.result))
   return [x for x in found
           if (x.opcode in ('copy', 'copy-start') and same(x) and not moved(x))
           or (x.opcode == 'transpose' and count(x.result) & sizes
               and _reorders(x, types))]
+
+
+def _long(array: str) -> str:
+  """A type without its axes of length 1: f32[1,4,8] is f32[4,8]."""
+  kind, sizes = _ARRAY.search(array).groups()
+  return f'{kind}[{",".join(n for n in sizes.split(",") if n != "1")}]'
 
 
 def _reorders(transpose: Instruction, types: Mapping[str, str]) -> bool:

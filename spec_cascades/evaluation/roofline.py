@@ -54,6 +54,16 @@ class Estimate:
                        max_gamma)[0]
 
 
+def sane(found: tpu.Compiled, chip: chips.Chip, hop: float = chips.HOP,
+         before: tpu.Compiled | None = None) -> bool:
+  """Whether the compiler's own estimate of a step can be true.
+
+  Nothing is faster than the roofline, nor than a narrower block, `before`.
+  """
+  least = max(found.work.seconds(chip, hop), before.optimal if before else 0.)
+  return found.optimal >= .99 * least
+
+
 def estimate(drafter: tpu.Compiled, blocks: dict[int, tpu.Compiled],
              chip: chips.Chip, hop: float = chips.HOP, *, sampling: float = 0.,
              judging: float = 0.) -> Estimate:

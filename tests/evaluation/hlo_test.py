@@ -162,6 +162,8 @@ u32[]{:S(2)}) copy-start(%p)
   %laid = bf16[1,8,64,135]{2,3,1,0} transpose(%l), dimensions={0,1,3,2}
   %other = bf16[1,8,64,16]{3,2,1,0} transpose(%b), dimensions={0,1,3,2}
   %same = bf16[8,1,135,64]{3,2,1,0} transpose(%c), dimensions={1,0,2,3}
+  %bare = bf16[8,135,64]{1,2,0} copy(%b)
+  %less = bf16[8,135,32]{1,2,0} copy(%b)
   ROOT %on = bf16[1,8,64,135]{2,3,1,0:S(1)} fusion(%turned), calls=%inner
 }
 """
@@ -172,7 +174,7 @@ def test_caches_in_the_hosts_memory_and_transposed_ones_are_found():
   found = list(program.reach([program.entry]))
   assert [x.name for x in hlo.host_transfers(found)] == ['away', 'back']
   assert [x.name for x in hlo.copies(found, ['bf16[1,8,135,64]'])] == [
-      'turned', 'laid']
+      'turned', 'laid', 'bare']
 
 
 SPREAD = """HloModule jit_f

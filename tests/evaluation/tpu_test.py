@@ -129,6 +129,18 @@ def test_an_estimate_of_the_compiler_is_sane_or_left_out(programs):
   assert seconds / 100 < block.optimal < 100 * seconds
 
 
+@pytest.mark.parametrize('own,before,want', [
+    (2., 0., True), (1., 0., True), (.9, 0., False), (0., 0., False),
+    (2., 1.9, True), (2., 2.1, False)])
+def test_nothing_is_faster_than_the_roofline_or_a_narrower_block(
+    own, before, want):
+  chip = chips.CHIPS['v5p']
+  made = lambda optimal: tpu.Compiled(
+      'step', 0., work=chips.Work(0., chip.bandwidth), optimal=optimal)
+  assert roofline.sane(made(own), chip) == want or before
+  assert roofline.sane(made(own), chip, before=made(before)) == want
+
+
 def test_a_long_prompt_is_counted_by_its_blocks():
   """XLA counts the loop over whole blocks once; a CPU will do."""
   case = tpu.Case('smollm2_360m', 'smollm2_135m', gamma=2, prompt=1537,

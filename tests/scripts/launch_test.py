@@ -257,6 +257,15 @@ def test_a_request_that_fails_is_made_again_so_often(world):
   assert verbs(world)[-2:] == [('delete',), ('create',)]
 
 
+@pytest.mark.parametrize('dry', [(), ('--dry_run',)])
+def test_to_ask_for_many_slices_is_no_restart(world, dry, capsys):
+  go(world, 'create', '--slices=3', '--restarts=0', *dry, kind='v5litepod-8',
+     states=[['ACTIVE']])
+  asked = (capsys.readouterr().out.count('queued-resources create') if dry
+           else verbs(world).count(('create',)))
+  assert asked == 3
+
+
 def test_a_slice_is_asked_for_again_no_more_often_than_is_said(world):
   with pytest.raises(ValueError, match='^s was taken away, and --restarts 0 '):
     go(world, 'sweep', '--restarts=0', *RUN, kind='v4-8',
