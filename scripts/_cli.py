@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ast
 import errno
 import functools
@@ -152,12 +153,20 @@ def texts(flags: argparse.Namespace, side: str, split: str) -> Iterator[str]:
       for x in chosen)
 
 
-def lines(path: str | None) -> list[str]:
+def lines(path: str | None,
+          part: tuple[int, int] | None = None) -> list[str]:
   """Of a file of texts, or of standard input; ValueError if it is none.
 
   They end at line ends only: `str.splitlines` also cuts a text at what Unicode
-  counts as one, such as form feeds, U+0085 and U+2028.
+  counts as one, such as form feeds, U+0085 and U+2028. Of a file a part may be
+  asked for, see `data.shares.lines`.
   """
+  if part is not None:
+    from spec_cascades.data import shares  # pylint: disable=g-import-not-at-top
+    with _utf8(path):
+      found = shares.lines(pathlib.Path(path).expanduser(), part)
+    return [line.removeprefix('\ufeff') if start == 0 else line
+            for start, text in found for line in text.split('\r')]
   content = sys.stdin.read() if path is None else _content(path)
   found = [line.removesuffix('\r') for line in content.split('\n')]
   return found if found[-1] else found[:-1]
@@ -167,8 +176,15 @@ def _content(path: str) -> str:
   place = pathlib.Path(path).expanduser()
   if not place.exists() or place.is_dir():     # it may be a pipe
     raise ValueError(f'No file at {path}; give one with a text on each line.')
-  try:
+  with _utf8(path):
     return place.read_text(encoding='utf-8-sig')   # Windows may mark it so
+
+
+@contextlib.contextmanager
+def _utf8(path):
+  """ValueError that names a file which is not UTF-8."""
+  try:
+    yield
   except UnicodeDecodeError:
     raise ValueError(f'{path} is not UTF-8; give a file of texts, one a line.'
                      ) from None

@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import functools
 import os
+import pathlib
 import sys
 from typing import Any, Callable, Iterator, Sequence
 
@@ -66,14 +67,43 @@ def _flags(args: Sequence[str]) -> argparse.Namespace:
 
 
 def _texts(flags: argparse.Namespace) -> list[str]:
-  """The inputs; ValueError if there is none."""
+  """The inputs."""
   if flags.text is not None and flags.file is not None:
     raise ValueError('Got a text and --file; give one of them.')
-  lines = _cli.lines(flags.file) if flags.text is None else [flags.text]
-  if not any(line.strip() for line in lines):
+  return _cli.lines(flags.file) if flags.text is None else [flags.text]
+
+
+def _shared(flags: argparse.Namespace) -> tuple[list[int], dict[int, str]]:
+  """Which process has which line, and this one's own lines.
+
+  Of a file that all of several processes have, each reads those in its part of
+  the bytes. Else the first reads all, and line i is for process i modulo their
+  number.
+
+  Raises:
+    ValueError: There is none, in any process, or files differ.
+  """
+  # pylint: disable=g-import-not-at-top
+  from spec_cascades import hosts
+  from spec_cascades.data import shares
+  place = pathlib.Path(flags.file or '').expanduser()
+  if hosts.count() > 1 and flags.text is None and all(
+      hosts.gathered(place.is_file())):
+    shares.agreed(lambda: place)
+    own = hosts.together(lambda: _cli.lines(
+        flags.file, (hosts.index(), hosts.count())))
+    counts = hosts.gathered(len(own))
+    owners = [who for who, n in enumerate(counts) for _ in range(n)]
+    lines = dict(enumerate(own, sum(counts[:hosts.index()])))
+  else:
+    every = hosts.said(lambda: _texts(flags))
+    owners = [i % hosts.count() for i in range(len(every))]
+    lines = {i: line for i, line in enumerate(every)
+             if owners[i] == hosts.index()}
+  if not any(hosts.gathered(any(x.strip() for x in lines.values()))):
     raise ValueError('The input is empty; give a text, --file or lines on '
                      'standard input.')
-  return lines
+  return owners, lines
 
 
 def _models(flags: argparse.Namespace) -> Any:
@@ -124,17 +154,14 @@ def _shown(translator: Any, painter: Any, flags: argparse.Namespace,
 
 
 def _print_all(show: Callable[[int], Iterator[tuple[str, str]]],
-               count: int) -> list[str]:
+               owners: Sequence[int]) -> list[str]:
   """Prints every line's output in order; of several processes the first.
-
-  Line i is the process's with index i modulo their number.
 
   Returns what went wrong.
   """
   from spec_cascades import hosts  # pylint: disable=g-import-not-at-top
   board, faults = hosts.Board('lines'), []
-  for i in range(count):
-    owner = i % hosts.count()
+  for i, owner in enumerate(owners):
     if owner == hosts.index():
       found = show(i)
       if not hosts.first():
@@ -156,7 +183,7 @@ def main(args: Sequence[str]) -> None:
   from spec_cascades.evaluation import profiling
   if flags.profile and hosts.first():
     profiling.writable(flags.profile)  # or it is refused, before all else
-  lines = hosts.said(lambda: _texts(flags))
+  owners, lines = _shared(flags)
   from spec_cascades.evaluation import trace
   from spec_cascades.evaluation import translate
   settings = translate.Settings(
@@ -167,9 +194,9 @@ def main(args: Sequence[str]) -> None:
       pair, settings, max_input_length=flags.max_input_length)
   asked = lambda line: pair.vocabulary.chat(
       [dict(role='user', content=line)]) if flags.chat else line
-  inputs = [
-      translator.encode(asked(line), f'Line {i}') if line.strip() else None
-      for i, line in enumerate(lines, 1)]
+  inputs = hosts.together(lambda: {
+      i: translator.encode(asked(line), f'Line {i + 1}') if line.strip()
+      else None for i, line in lines.items()})
 
   painter = trace.Painter(hosts.said(lambda: trace.has_colour(
       sys.stdout.isatty(), os.environ)))        # the first one prints
@@ -177,11 +204,11 @@ def main(args: Sequence[str]) -> None:
     print(f'round, accepted/drafted, tokens: {painter.legend()}')
   show = lambda i: _shown(translator, painter, flags, inputs[i], i)
   if flags.profile:
-    for i in {len(x): i for i, x in enumerate(inputs) if x}.values():
+    for i in {len(x): i for i, x in inputs.items() if x}.values():
       list(show(i))                    # compiled before, not in the trace
   with profiling.traced(flags.profile if hosts.first() else None,
                         functools.partial(print, file=sys.stderr)):
-    faults = _print_all(show, len(inputs))
+    faults = _print_all(show, owners)
   if faults:
     raise ValueError(f'Non-finite logits: {", ".join(faults)}; the output ends '
                      'there. Check the weights.')

@@ -31,14 +31,14 @@ def start(count, *command, devices=1, stdin=None, **env):
                JAX_PROCESS_ID=str(i), **env)) for i in range(count)]
 
 
-def finish(processes, timeout=540):
-  """What they wrote, (stdout, stderr) each; none may fail.
+def finish(processes, timeout=540, code=0):
+  """What they wrote, (stdout, stderr) each; all end with this exit code.
 
   Lines of Gloo's own, which it prints to stdout now and then, are left out.
   """
   texts = [process.communicate(timeout=timeout) for process in processes]
   for process, (_, err) in zip(processes, texts):
-    assert process.returncode == 0, err
+    assert process.returncode == code, err
   return [(''.join(line for line in out.splitlines(True)
                    if not line.startswith('[Gloo]')), err)
           for out, err in texts]

@@ -77,6 +77,14 @@ def test_and_in_batches_with_every_drafter(pair_dir, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_drafter_without_an_encoder_is_lent_that_of_a_verifier_that_is_cut(
+    tmp_path):
+  """The shipped pair, whose drafter reads with the verifier's encoder."""
+  pair = processes.ROOT / 'spec_cascades/assets/debian_ende'
+  check(*run(pair, tmp_path, 1, 'chain'))
+
+
+@pytest.mark.slow
 def test_parts_share_a_verifier_that_is_cut(pair_dir, tmp_path):
   parts = dict(shared='medusa', prefix='hydra++', fused='eagle3', masks='pass')
   check(*run(pair_dir, tmp_path, 1, *(

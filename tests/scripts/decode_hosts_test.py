@@ -40,6 +40,18 @@ def test_two_processes_share_the_lines_each_on_two_devices(command, want):
 
 
 @pytest.mark.slow
+def test_each_process_reads_its_own_bytes_of_a_file(command, want, tmp_path):
+  """And what is wrong in one of them ends all, before anything is printed."""
+  path = command[command.index('--file') + 1]
+  path.write_bytes(b'\xef\xbb\xbf' + '\r\n'.join(LINES).encode() + b'\r\n')
+  texts = processes.finish(processes.start(3, *command))
+  assert [out for out, _ in texts] == [want, '', '']
+  path.write_bytes('\n'.join(LINES).encode() + b'\n\xff\n')
+  for out, err in processes.finish(processes.start(3, *command), code=2):
+    assert out == '' and 'is not UTF-8' in err
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize('flags', [
     ['--mesh', '2,1', '--layout', 'data'], ['--mesh', '2,2'],
     ['--mesh', '2,2', '--layout', 'fsdp', '--drafter_layout', 'tensor'],
