@@ -131,6 +131,31 @@ def test_the_pool_gives_what_followed_the_root(grams, filled, want):
   assert tokens[np.asarray(lengths, bool)].tolist() == want
 
 
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.lists(
+    st.tuples(st.integers(0, 1), st.integers(0, 1)), min_size=3, max_size=3),
+    st.booleans()), min_size=1, max_size=6), st.integers(0, 2))
+def test_a_pool_is_the_newest_of_what_was_filed_each_once(filed, known):
+  """Against a list: of the last 5 n-grams those of a root, none twice."""
+  start = [(1, 1), (0, 1)][:known]
+  ring = phrases.ring(jnp.array(start) if known else None, 2, 5, 2)
+  written = list(start)
+  for grams, live in filed:
+    ring = FILED(ring, jnp.array([grams] * 2), jnp.array([live, False]))
+    written += grams if live else []
+  for row, last in enumerate((written[-5:], start)):
+    for root in (0, 1):
+      want = list(dict.fromkeys(
+          gram[1] for gram in last[::-1] if gram[0] == root))[:3]
+      tokens, lengths = AFTER(ring, jnp.array([root] * 2))
+      got = tokens[row][np.asarray(lengths[row], bool)]
+      assert got[:, 0].tolist() == want
+
+
+FILED = jax.jit(phrases.Ring.filed)
+AFTER = jax.jit(lambda ring, first: ring.after(first, 3))
+
+
 def test_the_window_sees_one_guess_of_each_later_trajectory():
   """W 3, N 3: level 0 at 1 2 3, level 1 at 2 3 4; no candidate sees them."""
   drafter = lookahead.Lookahead(5, 3, 3, 1, 8)
