@@ -259,14 +259,21 @@ def copies(found: Iterable[Instruction], shapes: Iterable[str]
   count = lambda text: {math.prod(_numbers(dims))
                         for _, dims in _ARRAY.findall(text)}
   sizes = count(' '.join(shapes))
-  moved = lambda x: x.opcode == 'copy-start' and len({
-      re.search(r'S\(\d+\)|$', part)[0] for part in _top(x.result)[:2]}) > 1
+  space = lambda text: re.search(r'S\(\d+\)|$', text)[0]
+  moved = lambda x: len({space(part) for part in (
+      _top(x.result)[:2] if x.opcode == 'copy-start' else
+      (x.result, types.get(_operand(x), x.result)))}) > 1
   same = lambda x: any(_long(f'{a}[{b}]') in shapes
                        for a, b in _ARRAY.findall(x.result))
   return [x for x in found
           if (x.opcode in ('copy', 'copy-start') and same(x) and not moved(x))
           or (x.opcode == 'transpose' and count(x.result) & sizes
               and _reorders(x, types))]
+
+
+def _operand(x: Instruction) -> str:
+  """The name of what a copy copies, or a transpose turns."""
+  return re.search(rf'{x.opcode}\([^)]*?([\w.\-]+)\)', x.line)[1]
 
 
 def _long(array: str) -> str:
@@ -283,12 +290,12 @@ def _reorders(transpose: Instruction, types: Mapping[str, str]) -> bool:
   """
   sizes = _numbers(_ARRAY.search(transpose.result)[2])
   axes = _numbers(re.search(r'dimensions=\{([\d,]*)\}', transpose.line)[1])
-  name = re.search(r'transpose\([^)]*?([\w.\-]+)\)', transpose.line)[1]
   order = lambda text: _numbers(found[1]) if (
       found := re.search(r'\]\{([\d,]+)', text)) else [*range(len(sizes))][::-1]
   long = {axis for axis, size in zip(axes, sizes) if size > 1}
   after = [axes[i] for i in order(transpose.result) if axes[i] in long]
-  return after != [i for i in order(types.get(name, '')) if i in long]
+  before = order(types.get(_operand(transpose), ''))
+  return after != [i for i in before if i in long]
 
 
 def _numbers(text: str) -> list[int]:

@@ -163,6 +163,8 @@ u32[]{:S(2)}) copy-start(%p)
   %other = bf16[1,8,64,16]{3,2,1,0} transpose(%b), dimensions={0,1,3,2}
   %same = bf16[8,1,135,64]{3,2,1,0} transpose(%c), dimensions={1,0,2,3}
   %bare = bf16[8,135,64]{1,2,0} copy(%b)
+  %near = bf16[8,135,64]{2,1,0:T(8,128)S(3)} bitcast(%p)
+  %out = bf16[8,135,64]{2,1,0:T(8,128)} copy(%near)
   %less = bf16[8,135,32]{1,2,0} copy(%b)
   ROOT %on = bf16[1,8,64,135]{2,3,1,0:S(1)} fusion(%turned), calls=%inner
 }
