@@ -51,7 +51,8 @@ def _searched(weights):
   if not pathlib.Path(place, 'skipped.json').exists():
     print('left out: SmolLM2 without some of its sublayers; python scripts/'
           f'search_layers.py --verifier {weights} --corpora debian_ende '
-          f'--max_length 32 --trials 100 --output {place}', file=sys.stderr)
+          f'--texts 16 --max_length 32 --trials 60 --output {place}',
+          file=sys.stderr)
     return ()
   return (f"SUBLAYERS = 'sublayers:{place}'", _curves(
       ('lookup', 'jacobi', 'lookahead', 'sublayers', 'exit', 'pipelined',
