@@ -95,7 +95,7 @@ def test_configurations_name_drafters_that_there_are():
     assert set(config.drafters) <= set(kinds.KINDS)
   trained = {x for x, kind in kinds.KINDS.items() if kinds.trained(kind)}
   named = {x for names in besides.NAMES.values() for x in names}
-  assert trained == named | {'typical'}              # Medusa's, judged otherwise
+  assert trained == named | {'typical'}           # Medusa's, judged otherwise
 
 
 def test_damaged_parts_are_refused(verifier, tmp_path):
