@@ -2,8 +2,8 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import ast
+import contextlib
 import errno
 import functools
 import itertools

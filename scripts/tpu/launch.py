@@ -110,14 +110,13 @@ def create(launch: Launch, some: Sequence[lib.Slice], *,
   """
   gcloud = launch.gcloud
   for one in some:
-    asked = 0                            # the first time is no restart
-    found = lib.MISSING if gcloud.dry_run else _state(launch, one, patient)
+    asked, dry = 0, gcloud.dry_run
+    found = lib.MISSING if dry else _state(launch, one, patient)
     while found != lib.ACTIVE:
       if found in lib.LOST:
         if asked > launch.restarts:
           raise ValueError(f'{one.name} is {found} after {launch.restarts} '
-                           'restarts; look at it with gcloud, or give more '
-                           '--restarts.')
+                           'restarts; see gcloud, or give more --restarts.')
         if found != lib.MISSING:
           gcloud.done(one.delete())
         gcloud.done(one.create())
@@ -365,9 +364,9 @@ def _launch(flags: argparse.Namespace, rest: list[str]) -> Launch:
   output = pathlib.Path(flags.output).expanduser()
   if not flags.dry_run:
     collected.settle(output)
-  return Launch(lib.Gcloud(flags.dry_run), made, rest,
-                output, flags.env, flags.setup, flags.poll,
-                flags.collect_every, flags.restarts, checks.head(flags))
+  return Launch(
+      lib.Gcloud(flags.dry_run), made, rest, output, flags.env, flags.setup,
+      flags.poll, flags.collect_every, flags.restarts, checks.head(flags))
 
 
 def main(args: Sequence[str]) -> None:
