@@ -101,10 +101,9 @@ class GenSpecSample:
                                          ~state.done)
       logits = scored[:, :draft.tree.tokens.shape[1]]
     with jax.named_scope('sampling'):
-      p = warp(logits)
-      fused = target(draft.prediction, p)
-      verdict = jax.vmap(self.verify)(verify, draft, p, fused.pi)
-    broken = _broken(draft, logits) & ~state.done
+      verdict, deferral, broken = self.judge(
+          verify, draft, logits, target, warp)
+    broken &= ~state.done
     live = ~state.done & ~broken
 
     cut, new, over = jax.vmap(_cut, (0, 0, None, 0))(
@@ -112,7 +111,7 @@ class GenSpecSample:
     emitted = jnp.where(live, cut.count + 1, 0)
     tokens = jax.vmap(_append)(state.tokens, state.lengths, new, emitted)
     feedback = types.Feedback(whole, hidden, scored, cut, live)
-    counts = stats_lib.of_round(whole, verdict, fused.deferral, emitted, live)
+    counts = stats_lib.of_round(whole, verdict, deferral, emitted, live)
     with jax.named_scope('drafting'):
       drafter = self.drafter.observe(draft_params, drafter, feedback)
     return State(
@@ -164,6 +163,23 @@ class GenSpecSample:
     wide = jnp.any((draft.tree.parents >= 0) & live[:, None])
     return jax.lax.cond(wide, functools.partial(score, n),
                         functools.partial(score, 1), cache)
+
+  def judge(self, keys: Key[Array, 'B'], draft: types.Draft, logits: Array,
+            target: Any, warp: Any
+            ) -> tuple[types.Verdict, Array, Bool[Array, 'B']]:
+    """A round's verdicts, deferrals, and rows whose logits can't be sampled.
+
+    Args:
+      keys: The verifier's.
+      draft: Of `Draft.judged`.
+      logits: The target model's, [B, N, V].
+      target: The rule pi = T(q, p).
+      warp: The sampling transform.
+    """
+    p = warp(logits)
+    fused = target(draft.prediction, p)
+    verdict = jax.vmap(self.verify)(keys, draft, p, fused.pi)
+    return verdict, fused.deferral, _broken(draft, logits)
 
 
 @jax.jit

@@ -259,15 +259,17 @@ class Programs:
     """Sampling and acceptance of a round, all logits given."""
     n, (_, keys) = self.spec.drafter.num_nodes, self._rows()
 
-    def judge(keys, *logits):
+    def judge(keys, q, logits):
       target, warp = self._rule
-      q, p = map(warp, logits)
-      propose, accept = decode.round_keys(keys, jnp.zeros(len(q.probs), int))
-      each = jax.vmap(lambda key: jax.random.split(key, n))(propose)
-      drawn = jax.vmap(jax.vmap(warp_lib.sample))(q.probs, each)
-      nodes = types.chain(jnp.pad(drawn[:, :-1], ((0, 0), (1, 0))))
-      draft = types.Draft(nodes, q, jnp.full(len(drawn), n), max_depth=n - 1)
-      return jax.vmap(self.spec.verify)(accept, draft, p, target(q, p).pi)
+      propose, accept = decode.round_keys(keys, jnp.zeros(len(q), int))
+      # A step at a time, as the drafter draws.
+      steps = zip(jnp.unstack(q, axis=1), warp_lib.draws(warp, propose, n))
+      laws, drawn = zip(*(warp.drawn(*step) for step in steps))
+      q = jax.tree.map(lambda *x: jnp.stack(x, 1), *laws)
+      tokens = jnp.stack([jnp.zeros_like(drawn[0]), *drawn[:-1]], 1)
+      draft = types.Draft(types.chain(tokens), q, jnp.full(len(tokens), n),
+                          max_depth=n - 1)
+      return self.spec.judge(accept, draft, logits, target, warp)
 
     logits = self._by_row(jax.ShapeDtypeStruct(
         (self.case.batch, n, self.verifier.vocab_size), jnp.float32))
