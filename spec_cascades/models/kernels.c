@@ -1,5 +1,6 @@
 // Products of a few rows with a large matrix, and attention of a few nodes, both
-// float32, as XLA custom calls: what kernels.py says.
+// float32, as XLA custom calls: what kernels.py says. A matrix may be held as
+// bfloat16, the upper halves of its float32 numbers: it is multiplied as float32.
 //
 // A result of a product is one sum over the depth, in order, in one lane of a
 // vector (`columns`), or one such sum a lane and then a sum of the lanes (`dots`):
@@ -24,8 +25,9 @@ enum { LANES = 8, VECTORS = 2, ROWS = 5, MOST = 4, OUTS = 3 };
 enum { LANES = 4, VECTORS = 2, ROWS = 8, MOST = 8, OUTS = 3 };
 #endif
 enum { WIDTH = LANES * VECTORS };
+_Static_assert(VECTORS == 2, "pairs of halves are two vectors");
 _Static_assert(MOST <= ROWS && ROWS <= 12, "attention's rows are one tile's");
-enum { AHEAD = 4096 };      // floats that are fetched ahead
+enum { AHEAD = 16384 };     // bytes that are fetched ahead
 enum { CHUNK = 4096 };      // floats that a thread should read at least
 enum { PATIENCE = 6000 };   // ns that a thread waits for others to begin
 enum { LINGER = 50000 };    // ns that it waits for more work
@@ -34,31 +36,52 @@ enum { SEATS = 16 };        // threads that may wait at once
 
 typedef float Vector __attribute__((vector_size(4 * LANES), aligned(4)));
 typedef int32_t Whole __attribute__((vector_size(4 * LANES), aligned(4)));
+typedef uint16_t Halves __attribute__((vector_size(2 * LANES), aligned(2)));
 #define INLINE static inline __attribute__((always_inline))
 #define APART static __attribute__((noinline))
 #define EACH(F) F(1) F(2) F(3) F(4) F(5) F(6) F(7) F(8) F(9) F(10) F(11) F(12)
 
 INLINE Vector load(const float *p) { return *(const Vector *)p; }
 
+// `count` numbers, and 0 behind them; floats or, if `half`, their upper halves.
+INLINE Vector some_of(const bool half, const char *p, const long count) {
+  char filled[4 * LANES] = {0};
+  if (count < LANES) p = memcpy(filled, p, count * (half ? 2 : 4));
+  return half ? (Vector)(__builtin_convertvector(*(const Halves *)p, Whole) << 16)
+              : load((const float *)p);
+}
+
 // ---------------------------------------------------------------- tiles
 
-// y = x w, with rows of x, w and y so many floats apart.
+// y = x w, with rows of x, w and y so many numbers apart. w is float or, if `half`,
+// uint16_t: the upper halves of floats.
 typedef struct {
-  const float *x, *w;
+  const float *x;
+  const void *w;
   float *y;
   long depth, across_x, across_w, across_y;
+  bool half;
 } Tile;
 
-// `rows` x `width` <= WIDTH results; w is [depth, WIDTH], of which all is read.
-INLINE void columns(const int rows, const Tile t, long width) {
+// `rows` x `width` <= WIDTH results; w is [depth, WIDTH], of which all is read. Halves
+// lie as a vector of pairs: of the first LANES columns the lower half of each pair.
+INLINE void columns(const int rows, const bool half, const Tile t, long width) {
   Vector sums[ROWS][VECTORS] = {0};
 #pragma GCC unroll 4
   for (long k = 0; k < t.depth; ++k) {
     Vector weights[VECTORS];
-    for (int v = 0; v < VECTORS; ++v) {
-      const float *w = t.w + k * t.across_w + v * LANES;
-      weights[v] = load(w);
-      __builtin_prefetch(w + AHEAD);
+    if (half) {
+      const uint16_t *w = (const uint16_t *)t.w + k * t.across_w;
+      const Whole pairs = *(const Whole *)w;
+      weights[0] = (Vector)(pairs << 16);
+      weights[1] = (Vector)(pairs & (int32_t)0xffff0000);
+      __builtin_prefetch((const char *)w + AHEAD);
+    } else {
+      for (int v = 0; v < VECTORS; ++v) {
+        const float *w = (const float *)t.w + k * t.across_w + v * LANES;
+        weights[v] = load(w);
+        __builtin_prefetch((const char *)w + AHEAD);
+      }
     }
 #pragma GCC unroll 12
     for (int r = 0; r < rows; ++r)
@@ -74,56 +97,70 @@ INLINE void columns(const int rows, const Tile t, long width) {
   }
 }
 
-// `rows` x `outs` results; w is [outs, depth].
-INLINE void dots(const int rows, const int outs, const Tile t) {
-  const long even = t.depth / LANES * LANES;
-  Vector sums[MOST][2 * OUTS] = {0};
-  for (long k = 0; k < even; k += LANES) {
-    Vector weights[2 * OUTS];
+// Adds `count` <= LANES products from k on.
+INLINE void dots_at(const int rows, const int outs, const bool half, const Tile t,
+                    Vector sums[MOST][2 * OUTS], long k, const long count) {
+  Vector weights[2 * OUTS];
 #pragma GCC unroll 6
-    for (int o = 0; o < outs; ++o) {
-      weights[o] = load(t.w + o * t.across_w + k);
-      __builtin_prefetch(t.w + o * t.across_w + k + AHEAD);
-    }
-#pragma GCC unroll 8
-    for (int r = 0; r < rows; ++r) {
-      const Vector values = load(t.x + r * t.across_x + k);
-#pragma GCC unroll 6
-      for (int o = 0; o < outs; ++o) sums[r][o] += weights[o] * values;
-    }
+  for (int o = 0; o < outs; ++o) {
+    const char *w = (const char *)t.w + (o * t.across_w + k) * (half ? 2 : 4);
+    weights[o] = some_of(half, w, count);
+    __builtin_prefetch(w + AHEAD);
   }
+#pragma GCC unroll 8
+  for (int r = 0; r < rows; ++r) {
+    const float *x = t.x + r * t.across_x + k;
+    const Vector values = some_of(false, (const char *)x, count);
+#pragma GCC unroll 6
+    for (int o = 0; o < outs; ++o) sums[r][o] += weights[o] * values;
+  }
+}
+
+// `rows` x `outs` results; w is [outs, depth].
+INLINE void dots(const int rows, const int outs, const bool half, const Tile t) {
+  Vector sums[MOST][2 * OUTS] = {0};
+  long k = 0;
+  for (; k + LANES <= t.depth; k += LANES)
+    dots_at(rows, outs, half, t, sums, k, LANES);
+  if (k < t.depth) dots_at(rows, outs, half, t, sums, k, t.depth - k);
 #pragma GCC unroll 8
   for (int r = 0; r < rows; ++r)
 #pragma GCC unroll 6
     for (int o = 0; o < outs; ++o) {
-      float lanes[LANES], rest = 0;
+      float lanes[LANES];
       memcpy(lanes, &sums[r][o], sizeof lanes);
-      for (long k = even; k < t.depth; ++k)
-        rest += t.w[o * t.across_w + k] * t.x[r * t.across_x + k];
-      for (int half = LANES / 2; half; half /= 2)
-        for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
-      t.y[r * t.across_y + o] = lanes[0] + rest;
+      for (int left = LANES / 2; left; left /= 2)
+        for (int i = 0; i < left; ++i) lanes[i] += lanes[i + left];
+      t.y[r * t.across_y + o] = lanes[0];
     }
 }
 
 // `columns` of at most ROWS rows, and `dots` of at most MOST with many outs.
 APART void some_columns(long rows, const Tile t, long width) {
-#define CASE(N) case N: if (N <= ROWS) columns(N, t, width); break;
-  switch (rows) { EACH(CASE) }
+#define CASE(N) case N: if (N <= ROWS) columns(N, false, t, width); break;
+#define HALF(N) case N: if (N <= ROWS) columns(N, true, t, width); break;
+  if (t.half) switch (rows) { EACH(HALF) }
+  else switch (rows) { EACH(CASE) }
+#undef HALF
 #undef CASE
 }
 
 APART void some_dots(long rows, Tile t, long outs) {
   long o = 0;
-#define STEP(N, M)                                          \
-  for (; o + M <= outs; o += M) {                           \
-    dots(N, M, t);                                          \
-    t.w += M * t.across_w, t.y += M;                        \
+#define STEP(N, M, H)                                                      \
+  for (; o + M <= outs; o += M) {                                          \
+    dots(N, M, H, t);                                                      \
+    t.w = (const char *)t.w + M * t.across_w * (H ? 2 : 4), t.y += M;      \
   }
-#define CASE(N) case N: if (N <= MOST) {                    \
-    STEP(N, (2 * N <= MOST ? 2 * OUTS : OUTS)) STEP(N, 1) } break;
-  switch (rows) { EACH(CASE) }
+#define BOTH(N, H) case N: if (N <= MOST) {                                \
+    STEP(N, (2 * N <= MOST ? 2 * OUTS : OUTS), H) STEP(N, 1, H) } break;
+#define CASE(N) BOTH(N, false)
+#define HALF(N) BOTH(N, true)
+  if (t.half) switch (rows) { EACH(HALF) }
+  else switch (rows) { EACH(CASE) }
+#undef HALF
 #undef CASE
+#undef BOTH
 #undef STEP
 }
 
@@ -318,13 +355,13 @@ static bool are(XLA_FFI_CallFrame *call, long count) {
 // x [rows, depth] times panels [P, depth, WIDTH], whose last may be filled up.
 static bool panels(const Work *work, long start, long end) {
   const long rows = work->shape[0], depth = work->shape[1];
-  const long features = work->shape[2];
+  const long features = work->shape[2], size = work->shape[3];
   for (long panel = start; panel < end; ++panel)
     for (long row = 0; row < rows; row += ROWS) {
       const Tile t = {(const float *)work->arrays[0] + row * depth,
-                      (const float *)work->arrays[1] + panel * depth * WIDTH,
+                      (const char *)work->arrays[1] + panel * depth * WIDTH * size,
                       work->y + row * features + panel * WIDTH,
-                      depth, depth, WIDTH, features};
+                      depth, depth, WIDTH, features, size == 2};
       const long left = features - panel * WIDTH;
       some_columns(rows - row < ROWS ? rows - row : ROWS, t, left);
     }
@@ -334,12 +371,12 @@ static bool panels(const Work *work, long start, long end) {
 // x [rows, depth] times the turned w [features, depth].
 static bool turned(const Work *work, long start, long end) {
   const long rows = work->shape[0], depth = work->shape[1];
-  const long features = work->shape[2];
+  const long features = work->shape[2], size = work->shape[3];
   for (long row = 0; row < rows; row += MOST) {
     const Tile t = {(const float *)work->arrays[0] + row * depth,
-                    (const float *)work->arrays[1] + start * depth,
+                    (const char *)work->arrays[1] + start * depth * size,
                     work->y + row * features + start,
-                    depth, depth, depth, features};
+                    depth, depth, depth, features, size == 2};
     some_dots(rows - row < MOST ? rows - row : MOST, t, end - start);
   }
   return true;
@@ -350,8 +387,11 @@ static XLA_FFI_Error *product(XLA_FFI_CallFrame *call, bool paneled) {
   if (!are(call, 2)) return refuse(call, "A product takes x and w.");
   const XLA_FFI_Buffer *x = argument(call, 0), *w = argument(call, 1);
   const XLA_FFI_Buffer *y = call->rets.rets[0];
-  if (!is(x, XLA_FFI_DataType_F32, 2) || !is(w, XLA_FFI_DataType_F32, 2 + paneled))
-    return refuse(call, "A product is of float32 matrices.");
+  const bool half = is(w, XLA_FFI_DataType_BF16, 2 + paneled);
+  if (!is(x, XLA_FFI_DataType_F32, 2) ||
+      !(half || is(w, XLA_FFI_DataType_F32, 2 + paneled)))
+    return refuse(call, "A product is of float32 rows, with a matrix of float32 "
+                        "or bfloat16.");
   const long unit = paneled ? WIDTH : 1, most = w->dims[0] * unit;
   const long depth = w->dims[1], features = y->dims[1];
   if (x->dims[1] != depth || y->dims[0] != x->dims[0] || features > most ||
@@ -359,7 +399,7 @@ static XLA_FFI_Error *product(XLA_FFI_CallFrame *call, bool paneled) {
     return refuse(call, "The shapes of a product do not fit.");
   const Work work = {.some = paneled ? panels : turned,
                      .arrays = {x->data, w->data}, .y = y->data,
-                     .shape = {x->dims[0], depth, features},
+                     .shape = {x->dims[0], depth, features, half ? 2 : 4},
                      .units = w->dims[0]};
   return finish(call, work, most * depth);
 }
@@ -451,7 +491,7 @@ static bool heads(const Work *work, long start, long end) {
       const long used = seen_by(mask, rows, slots);
       const long filled = (used + LANES - 1) / LANES * LANES;
       some_dots(rows, (Tile){(const float *)work->arrays[0] + at, key, scores,
-                             width, count * width, width, padded}, used);
+                             width, count * width, width, padded, false}, used);
       for (long r = 0; r < rows; ++r) {
         float *score = scores + r * padded;
         const float *bias = (const float *)work->arrays[3] +
@@ -472,7 +512,8 @@ static bool heads(const Work *work, long start, long end) {
       }
       for (long d = 0; d < width; d += WIDTH)
         some_columns(rows, (Tile){scores, value + d, work->y + at + d, used,
-                                  padded, width, count * width}, width - d);
+                                  padded, width, count * width, false},
+                     width - d);
     }
   }
   free(scores);

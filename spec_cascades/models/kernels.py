@@ -7,10 +7,11 @@ reads them once, on all threads of XLA's pool, for one row or many, and a row's
 results have the same bits in any block. `attention` spares a layer some ten
 small programs, and the slots that nothing sees (figures: docs/benchmarks.md).
 
-Both are for float32. They are compiled when they are first needed, in seconds,
-by the C compiler that the machine has, and kept in
-~/.cache/spec_cascades/kernels. Without a compiler XLA does what they do, which
-is said once; SPEC_CASCADES_KERNELS=xla chooses that.
+Both are for float32; a matrix whose numbers are bfloat16's may be held as such,
+in half the memory, and is multiplied as float32, to the same bits. They are
+compiled when they are first needed, in seconds, by the C compiler that the
+machine has, and kept in ~/.cache/spec_cascades/kernels. Without a compiler XLA
+does what they do, which is said once; SPEC_CASCADES_KERNELS=xla chooses that.
 """
 from __future__ import annotations
 
@@ -100,15 +101,37 @@ def name() -> str:
 
 
 def panels(matrix: Float[Array, 'in out']) -> Float[Array, 'panels in width']:
-  """A matrix as the kernel reads it fastest, the last panel filled with 0."""
+  """A matrix as the kernel reads it fastest, the last panel filled with 0.
+
+  Of bfloat16, columns i and width / 2 + i lie side by side: a vector of pairs.
+  """
   width = library().width
   filled = jnp.pad(matrix, ((0, 0), (0, -matrix.shape[1] % width)))
-  return jnp.swapaxes(filled.reshape(len(matrix), -1, width), 0, 1)
+  whole = jnp.swapaxes(filled.reshape(len(matrix), -1, width), 0, 1)
+  return _rearranged(whole, 2)
+
+
+def matrix(of: Float[Array, 'panels in width'],
+           features: int) -> Float[Array, 'in features']:
+  """What `panels` were made of."""
+  whole = jnp.swapaxes(_rearranged(of, library().width // 2), 0, 1)
+  return whole.reshape(len(whole), -1)[:, :features]
+
+
+def _rearranged(panels_, rows):
+  """Of bfloat16 rows, seen as [rows, columns], columns before rows."""
+  if panels_.dtype != jnp.bfloat16:
+    return panels_
+  grid = panels_.reshape(*panels_.shape[:2], rows, -1)
+  return jnp.swapaxes(grid, 2, 3).reshape(panels_.shape)
 
 
 def product(x: Float[Array, 'rows in'], weight: Float[Array, '...'],
             features: int) -> Float[Array, 'rows out']:
-  """x W, W being [out, in] or what `panels` makes of an [in, out]; float32."""
+  """x W, W being [out, in] or what `panels` makes of an [in, out].
+
+  x is float32, W that or bfloat16, and the result float32.
+  """
   symbol = 'TurnedProduct' if weight.ndim == 2 else 'PanelProduct'
   return _call(symbol, (len(x), features), x, weight)
 

@@ -53,8 +53,7 @@ class Packed:
   def take(self, columns: Int[Array, 'K']) -> Packed:
     """The weight of some features only."""
     if self.features:
-      flat = jnp.swapaxes(self.array, 0, 1).reshape(self.array.shape[1], -1)
-      return _panels(flat[:, columns])
+      return _panels(c_kernels.matrix(self.array, self.features)[:, columns])
     axis = 0 if self.out_in else 1
     return self.replace(array=jnp.take(self.array, columns, axis))
 
@@ -97,12 +96,28 @@ def pack_kernels(kernels: Sequence[Float[Array, 'in out']],
   If a mesh is to `cut` arrays, products are XLA's on every backend.
   """
   if by_kernel(kernels[0].dtype, backend, cut):
-    return jax.block_until_ready(_panels_of(kernels))
+    return jax.block_until_ready(_panels_of(halved(kernels)))
   out_in = (sum(x.size for x in kernels)
             >= OUT_IN_ELEMENTS.get(backend, math.inf))
   # Of one array `concatenate` makes no copy.
   array = _turned(kernels) if out_in else jnp.concatenate(kernels, 1)
   return Packed(jax.block_until_ready(array), out_in)
+
+
+def halved(arrays: Sequence[Float[Array, '...']]) -> list[Float[Array, '...']]:
+  """Float32 arrays as bfloat16 if all their numbers are; else as they are.
+
+  Of arrays that are traced, no number is known.
+  """
+  if any(isinstance(x, jax.core.Tracer) for x in arrays):
+    return list(arrays)
+  halves = []
+  for x in arrays:
+    half = x.astype(jnp.bfloat16)
+    if not (half.astype(x.dtype) == x).all():
+      return list(arrays)
+    halves.append(half)
+  return halves
 
 
 @jax.jit
@@ -172,9 +187,10 @@ def _pack_table(table: Float[Array, 'V E'], backend: str,
   if backend not in OUT_IN_ELEMENTS:
     return {'embedding': table}
   if by_kernel(table.dtype, backend, cut):
-    copied = table.size <= COPIED_ELEMENTS
-    packed = _panels(table.T) if copied else Packed(table, True, True)
-    return {'embedding': table, 'packed': packed}
+    half, = halved([table])
+    if table.size <= COPIED_ELEMENTS:
+      return {'embedding': table, 'packed': _panels(half.T)}
+    return {'embedding': half, 'packed': Packed(half, True, True)}
   out_in = table.size >= OUT_IN_ELEMENTS[backend]
   return {'embedding': table,
           'packed': Packed(table if out_in else table.T, out_in)}

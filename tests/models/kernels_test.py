@@ -1,5 +1,6 @@
 """Kernels in C against NumPy in float64, and against XLA in whole models."""
 import concurrent.futures
+import dataclasses
 import os
 import pathlib
 import platform
@@ -96,6 +97,43 @@ def test_a_row_has_the_same_bits_in_any_block(build, rows):
       for i in range(rows):
         alone = kernels.product(jnp.asarray(x[i:i + 1]), block, 800)
         np.testing.assert_array_equal(found[i], np.asarray(alone)[0])
+
+
+def rounded(tree):
+  """The same arrays, as bfloat16 has their numbers, in float32."""
+  return jax.tree.map(lambda x: jnp.asarray(x).astype(jnp.bfloat16).astype(
+      jnp.float32), tree)
+
+
+@pytest.mark.parametrize('shape', [
+    (1, 1, 1), (1, 256, 768), (4, 7, 31), (5, 100, 33), (8, 300, 95),
+    (9, 40, 32), (13, 33, 97), (64, 128, 130)])
+def test_a_matrix_of_halves_gives_the_same_bits(build, shape):
+  rows, depth, features = shape
+  x, w = normal(8, rows, depth), rounded(normal(9, depth, features))
+  want = [np.asarray(y) for y in multiplied(x, w)]
+  for found, same in zip(multiplied(x, w.astype(jnp.bfloat16)), want):
+    assert found.dtype == jnp.float32
+    np.testing.assert_array_equal(np.asarray(found), same)
+
+
+@hypothesis.given(st.integers(1, 30), st.integers(1, 70), st.integers(1, 140),
+                  st.integers(0, 2**31))
+@hypothesis.settings(max_examples=30, deadline=None)
+def test_halves_of_any_shape(rows, depth, features, seed):
+  x, w = normal(seed, rows, depth), rounded(normal(seed + 1, depth, features))
+  for found, same in zip(multiplied(x, w.astype(jnp.bfloat16)),
+                         multiplied(x, w)):
+    np.testing.assert_array_equal(np.asarray(found), np.asarray(same))
+
+
+@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
+@pytest.mark.parametrize('features', [1, 31, 32, 77])
+def test_panels_are_read_back(dtype, features):
+  w = jnp.asarray(normal(10, 5, features)).astype(dtype)
+  found = kernels.matrix(kernels.panels(w), features)
+  assert found.dtype == w.dtype
+  np.testing.assert_array_equal(found, w)
 
 
 def test_what_is_not_finite_stays_in_its_row(build):
@@ -225,7 +263,7 @@ def test_misfits_are_refused():
   x, w = jnp.ones((2, 8)), jnp.ones((4, 8))
   with pytest.raises(Exception, match='shapes of a product do not fit'):
     kernels.product(x, w, 5).block_until_ready()
-  with pytest.raises(Exception, match='product is of float32'):
+  with pytest.raises(Exception, match='of float32 rows, with'):
     kernels.product(x.astype(jnp.bfloat16), w, 4).block_until_ready()
   query, key, value, _, mask = inputs(13, 1, 2, 2, 2, 8, 32, None)
   with pytest.raises(Exception, match='shapes of attention do not fit'):
@@ -305,6 +343,53 @@ def test_a_large_table_is_not_copied(monkeypatch):
   assert table['packed'].kernel and table['packed'].array is table['embedding']
   np.testing.assert_allclose(scores(lm, packed, 4),
                              scores(lm, by_xla(lm, params), 4), atol=2e-5)
+
+
+def weights_of(packed):
+  """Every `Packed` of a tree that kernels read."""
+  is_packed = lambda x: isinstance(x, products.Packed)
+  return [x for x in jax.tree.leaves(packed, is_leaf=is_packed)
+          if is_packed(x) and x.kernel]
+
+
+@pytest.mark.parametrize('tied', ['small', 'large'])
+@pytest.mark.parametrize('name', MODELS)
+def test_weights_that_are_bfloat16_take_half_and_give_the_same(
+    name, tied, monkeypatch):
+  if tied == 'large':
+    monkeypatch.setattr(products, 'COPIED_ELEMENTS', 100)
+  lm = MODELS[name]
+  lm = dataclasses.replace(lm, config=dataclasses.replace(
+      lm.config, logits_via_embedding=True))
+  params = lm.init_params(jax.random.key(7))
+  assert {x.array.dtype for x in weights_of(lm.pack(params))} == {
+      jnp.dtype('float32')}
+  params = rounded(params)
+  packed = lm.pack(params)
+  assert {x.array.dtype for x in weights_of(packed)} == {
+      jnp.dtype('bfloat16')}
+  monkeypatch.setattr(products, 'halved', list)
+  whole = lm.pack(params)
+  assert {x.array.dtype for x in weights_of(whole)} == {jnp.dtype('float32')}
+  for steps in (1, 8):
+    np.testing.assert_array_equal(scores(lm, packed, steps),
+                                  scores(lm, whole, steps))
+  hidden = jax.random.normal(jax.random.key(8), (1, 3, 32))
+  some = jnp.asarray([3, 9, 76])
+  np.testing.assert_array_equal(lm.head(lm.narrow(packed, some), hidden),
+                                lm.head(lm.narrow(whole, some), hidden))
+
+
+def test_one_number_more_than_bfloat16_has_keeps_a_group_whole():
+  """Siblings are one array, so all or none of them are halved."""
+  exact = rounded([normal(i, 8, 32) for i in range(2)])
+  assert products.pack_kernels(exact, 'cpu').array.dtype == jnp.bfloat16
+  for odd in (1 + 2.**-9, np.nan):
+    mixed = [exact[0], exact[1].at[3, 4].set(odd)]
+    assert products.pack_kernels(mixed, 'cpu').array.dtype == jnp.float32
+  assert products.pack_kernels(exact, 'cpu', True).array.dtype == jnp.float32
+  shapes = jax.eval_shape(lambda x: products.pack_kernels(x, 'cpu'), exact)
+  assert shapes.array.dtype == jnp.float32     # of which no number is known
 
 
 def test_decoding_is_that_without():
