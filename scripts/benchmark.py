@@ -9,6 +9,7 @@
   python scripts/benchmark.py peers --weights FILE   the same, published weights
   python scripts/benchmark.py shipped                the shipped pair at T=0
   python scripts/benchmark.py bf16                   where bfloat16 texts differ
+  python scripts/benchmark.py halves                 weights held as bfloat16
   python scripts/benchmark.py reduced                a head over fewer words
   python scripts/benchmark.py trainer                against a plain optax loop
   python scripts/benchmark.py scaling                cost of a token by batch
@@ -39,6 +40,7 @@ from spec_cascades.drafters import tree
 from spec_cascades.evaluation import benchmarks
 from spec_cascades.evaluation import costs
 from spec_cascades.evaluation import environment
+from spec_cascades.evaluation import halves as halves_lib
 from spec_cascades.evaluation import heads
 from spec_cascades.evaluation import lossless
 from spec_cascades.evaluation import memory as memory_lib
@@ -252,6 +254,16 @@ def bf16(args) -> None:
   print(*precision.lines(args.gammas[-1]), sep='\n')
 
 
+def halves(args) -> None:
+  """Decoding with weights held as bfloat16 and as float32."""
+  print(f'{args.dims}, gamma {args.gamma}, forced acceptance {args.rate}, '
+        f'{args.tokens} tokens')
+  for line in halves_lib.lines(*models(args.dims), gamma=args.gamma,
+                               rate=args.rate, tokens=args.tokens,
+                               runs=args.runs):
+    print(line, flush=True)
+
+
 def reduced(args) -> None:
   """A drafter's step by the size of its head."""
   print(*heads.lines(args.words, args.gamma, args.runs), sep='\n')
@@ -284,7 +296,8 @@ def everything(args) -> None:
   for what, dims in (
       (peers, 'small'), (peers, 'large'), (steps, 'large'), (speedup, 'large'),
       (rules, 'large'), (memory, 'large'), (peers, SHIPPED), (steps, SHIPPED),
-      (speedup, SHIPPED), (reduced, 'large'), (shipped, SHIPPED),
+      (speedup, SHIPPED), (halves, 'large'), (halves, SHIPPED),
+      (reduced, 'large'), (shipped, SHIPPED),
       (bf16, SHIPPED), (trainer, SHIPPED), (scaling, SHIPPED)):
     print(f'\n{what.__name__} --dims {dims}', flush=True)
     runs = args.given_runs or RUNS.get(what.__name__, 5)
@@ -293,8 +306,8 @@ def everything(args) -> None:
 
 COMMANDS = {'all': everything, 'steps': steps, 'speedup': speedup,
             'rules': rules, 'memory': memory, 'peers': peers,
-            'shipped': shipped, 'bf16': bf16, 'reduced': reduced,
-            'trainer': trainer, 'scaling': scaling}
+            'shipped': shipped, 'bf16': bf16, 'halves': halves,
+            'reduced': reduced, 'trainer': trainer, 'scaling': scaling}
 
 
 def _flags(args: Sequence[str]) -> argparse.Namespace:
@@ -303,16 +316,16 @@ def _flags(args: Sequence[str]) -> argparse.Namespace:
   add = parser.add_argument
   add('what', choices=COMMANDS)
   add('--dims', choices=[*DIMS, SHIPPED],
-      help='of steps, speedup, rules, trainer, peers and scaling; default: '
-           'large, of the trainer and scaling shipped')
+      help='of steps, speedup, rules, halves, trainer, peers and scaling; '
+           'default: large, of the trainer and scaling shipped')
   add('--runs', type=int, dest='given_runs', metavar='RUNS',
       help='of each program; default: 5, of rules 20')
-  add('--gamma', type=int, default=5, help='of speedup, rules, reduced, '
-      'scaling')
-  add('--rate', type=float, default=0.75, help='accepted: speedup, rules '
-      'and scaling')
+  add('--gamma', type=int, default=5, help='of speedup, rules, halves, '
+      'reduced, scaling')
+  add('--rate', type=float, default=0.75, help='accepted: speedup, rules, '
+      'halves and scaling')
   add('--tokens', type=int, default=48, help='decoded, of speedup, '
-      'peers and scaling')
+      'halves, peers and scaling')
   add('--gammas', type=int, nargs='+', default=[2, 3, 4, 5],
       help='of shipped; bf16 takes the last')
   add('--steps', type=int, default=20, help='of a block, of trainer')

@@ -1,0 +1,74 @@
+"""What decoding on a CPU gains where weights are held as bfloat16.
+
+Products are the same float32 ones, to the bit (`models/kernels`); what differs
+is how many bytes they read.
+"""
+from __future__ import annotations
+
+from typing import Any, Iterator
+
+import jax
+import numpy as np
+
+from spec_cascades.evaluation import benchmarks
+from spec_cascades.models import kernels
+from spec_cascades.models import products
+
+DTYPES = ('float32', 'bfloat16')
+
+
+def held(packed: Any, dtype: str) -> Any:
+  """Packed parameters whose kernels' matrices are of another dtype."""
+  is_packed = lambda x: isinstance(x, products.Packed)
+
+  def change(x):
+    if not is_packed(x) or not x.kernel:
+      return x
+    if not x.features:
+      return x.replace(array=x.array.astype(dtype))
+    matrix = kernels.matrix(x.array, x.features).astype(dtype)
+    return x.replace(array=kernels.panels(matrix))
+
+  return jax.tree.map(change, packed, is_leaf=is_packed)
+
+
+def lines(verifier: benchmarks.Loaded, drafter: benchmarks.Loaded, *,
+          gamma: int, rate: float, tokens: int, runs: int) -> Iterator[str]:
+  """Whole decodes of the verifier alone and with drafts, in both dtypes.
+
+  Args:
+    verifier: p; its weights are rounded to bfloat16 first, if they are more.
+    drafter: q, treated alike.
+    gamma: Draft length.
+    rate: Forced acceptance.
+    tokens: New tokens of a decode.
+    runs: Of each program.
+
+  Raises:
+    ValueError: This CPU goes without kernels in C.
+    AssertionError: Tokens differ.
+  """
+  if kernels.library() is None:
+    raise ValueError('Weights are held as bfloat16 for kernels in C, and this '
+                     'CPU goes without; install a C compiler, and unset '
+                     f'{kernels.CHOICE}.')
+  rounded = [(model.lm, held(model.packed, 'bfloat16'))
+             for model in (verifier, drafter)]
+  programs = {}
+  for dtype in DTYPES:
+    p, q = (benchmarks.Loaded(lm, held(packed, dtype))
+            for lm, packed in rounded)
+    shared = dict(gamma=gamma, new_tokens=tokens)
+    programs['alone', dtype] = benchmarks.decode_program(p, None, **shared)
+    programs['with drafts', dtype] = benchmarks.decode_program(
+        p, q, rate=rate, **shared)
+  found = benchmarks.timed(programs, runs)
+  for what in ('alone', 'with drafts'):
+    wide, half = (programs[what, dtype]() for dtype in DTYPES)
+    np.testing.assert_array_equal(wide.tokens, half.tokens)
+    wide, half = (found[what, dtype] for dtype in DTYPES)
+    yield (f'{what:11} float32 {wide}, bfloat16 {half}: '
+           f'{wide.median / half.median:.2f}x as fast, the same tokens')
+  for dtype in DTYPES:
+    gain = found['alone', dtype].median / found['with drafts', dtype].median
+    yield f'drafts gain {gain:.2f}x with weights held as {dtype}'
