@@ -16,13 +16,14 @@
 
 #include "xla/ffi/api/c_api.h"
 
-// A tile of ROWS x VECTORS or of MOST x OUTS sums fills the registers, but for a few.
+// A tile of ROWS x VECTORS sums fills the registers, but for a few; one of dots has
+// LANES sums of at most MOST rows, or as many as there are rows.
 #if defined(__AVX512F__)
-enum { LANES = 16, VECTORS = 2, ROWS = 12, MOST = 8, OUTS = 3 };
+enum { LANES = 16, VECTORS = 2, ROWS = 12, MOST = 8 };
 #elif defined(__AVX__)
-enum { LANES = 8, VECTORS = 2, ROWS = 5, MOST = 4, OUTS = 3 };
+enum { LANES = 8, VECTORS = 2, ROWS = 5, MOST = 4 };
 #else
-enum { LANES = 4, VECTORS = 2, ROWS = 8, MOST = 8, OUTS = 3 };
+enum { LANES = 4, VECTORS = 2, ROWS = 8, MOST = 8 };
 #endif
 enum { WIDTH = LANES * VECTORS };
 _Static_assert(VECTORS == 2, "pairs of halves are two vectors");
@@ -97,11 +98,45 @@ INLINE void columns(const int rows, const bool half, const Tile t, long width) {
   }
 }
 
-// Adds `count` <= LANES products from k on.
+// Of the lanes of [A, B], in groups of H, every other group: the first (S 0), the
+// third, ..., or (S 1) the second, the fourth, ...
+#define PLACE(H, S, I) (I) / (H) * 2 * (H) + (I) % (H) + (S) * (H)
+#define FOUR(H, S, I) \
+  PLACE(H, S, I), PLACE(H, S, I + 1), PLACE(H, S, I + 2), PLACE(H, S, I + 3)
+#if defined(__AVX512F__)
+#define PLACES(H, S) FOUR(H, S, 0), FOUR(H, S, 4), FOUR(H, S, 8), FOUR(H, S, 12)
+#elif defined(__AVX__)
+#define PLACES(H, S) FOUR(H, S, 0), FOUR(H, S, 4)
+#else
+#define PLACES(H, S) FOUR(H, S, 0)
+#endif
+#if defined(__clang__)
+#define GROUPS(A, B, H, S) __builtin_shufflevector(A, B, PLACES(H, S))
+#else
+#define GROUPS(A, B, H, S) __builtin_shuffle(A, B, (Whole){PLACES(H, S)})
+#endif
+
+// The sums of the lanes of each of LANES vectors; halves of lanes are added first.
+INLINE Vector folded(Vector s[LANES]) {
+#define FOLD(H)                                                                 \
+  for (int i = 0; i < H; ++i)                                                    \
+    s[i] = GROUPS(s[2 * i], s[2 * i + 1], H, 0) + GROUPS(s[2 * i], s[2 * i + 1], H, 1);
+#if defined(__AVX512F__)
+  FOLD(8)
+#endif
+#if defined(__AVX__)
+  FOLD(4)
+#endif
+  FOLD(2) FOLD(1)
+#undef FOLD
+  return s[0];
+}
+
+// Adds `count` <= LANES products from k on; the sums of a row are `outs`.
 INLINE void dots_at(const int rows, const int outs, const bool half, const Tile t,
-                    Vector sums[MOST][2 * OUTS], long k, const long count) {
-  Vector weights[2 * OUTS];
-#pragma GCC unroll 6
+                    Vector *sums, long k, const long count) {
+  Vector weights[LANES];
+#pragma GCC unroll 16
   for (int o = 0; o < outs; ++o) {
     const char *w = (const char *)t.w + (o * t.across_w + k) * (half ? 2 : 4);
     weights[o] = some_of(half, w, count);
@@ -111,28 +146,26 @@ INLINE void dots_at(const int rows, const int outs, const bool half, const Tile 
   for (int r = 0; r < rows; ++r) {
     const float *x = t.x + r * t.across_x + k;
     const Vector values = some_of(false, (const char *)x, count);
-#pragma GCC unroll 6
-    for (int o = 0; o < outs; ++o) sums[r][o] += weights[o] * values;
+#pragma GCC unroll 16
+    for (int o = 0; o < outs; ++o) sums[r * outs + o] += weights[o] * values;
   }
 }
 
-// `rows` x `outs` results; w is [outs, depth].
+// `rows` x `outs` results, of which there are at most LANES or that are `rows`; w is
+// [outs, depth].
 INLINE void dots(const int rows, const int outs, const bool half, const Tile t) {
-  Vector sums[MOST][2 * OUTS] = {0};
+  Vector sums[MOST + LANES] = {0};
   long k = 0;
   for (; k + LANES <= t.depth; k += LANES)
     dots_at(rows, outs, half, t, sums, k, LANES);
   if (k < t.depth) dots_at(rows, outs, half, t, sums, k, t.depth - k);
-#pragma GCC unroll 8
-  for (int r = 0; r < rows; ++r)
-#pragma GCC unroll 6
-    for (int o = 0; o < outs; ++o) {
-      float lanes[LANES];
-      memcpy(lanes, &sums[r][o], sizeof lanes);
-      for (int left = LANES / 2; left; left /= 2)
-        for (int i = 0; i < left; ++i) lanes[i] += lanes[i + left];
-      t.y[r * t.across_y + o] = lanes[0];
-    }
+  for (int i = 0; i < rows * outs; i += LANES) {
+    const Vector found = folded(sums + i);
+    const int end = i + LANES < rows * outs ? i + LANES : rows * outs;
+#pragma GCC unroll 16
+    for (int j = i; j < end; ++j)
+      t.y[j / outs * t.across_y + j % outs] = found[j - i];
+  }
 }
 
 // `columns` of at most ROWS rows, and `dots` of at most MOST with many outs.
@@ -146,14 +179,17 @@ APART void some_columns(long rows, const Tile t, long width) {
 }
 
 APART void some_dots(long rows, Tile t, long outs) {
-  long o = 0;
 #define STEP(N, M, H)                                                      \
-  for (; o + M <= outs; o += M) {                                          \
-    dots(N, M, H, t);                                                      \
-    t.w = (const char *)t.w + M * t.across_w * (H ? 2 : 4), t.y += M;      \
+  for (long o = 0; o < outs; o += M) {                                     \
+    const long at = o + M <= outs ? o : outs - M;                          \
+    Tile part = t;                                                         \
+    part.w = (const char *)t.w + at * t.across_w * (H ? 2 : 4);            \
+    part.y += at;                                                          \
+    dots(N, M, H, part);                                                   \
   }
 #define BOTH(N, H) case N: if (N <= MOST) {                                \
-    STEP(N, (2 * N <= MOST ? 2 * OUTS : OUTS), H) STEP(N, 1, H) } break;
+    enum { M = N < LANES ? LANES / N : 1 };                                \
+    if (outs < M) STEP(N, 1, H) else STEP(N, M, H) } break;
 #define CASE(N) BOTH(N, false)
 #define HALF(N) BOTH(N, true)
   if (t.half) switch (rows) { EACH(HALF) }
@@ -490,8 +526,9 @@ static bool heads(const Work *work, long start, long end) {
           (const uint8_t *)work->arrays[4] + (b * nodes + n) * slots;
       const long used = seen_by(mask, rows, slots);
       const long filled = (used + LANES - 1) / LANES * LANES;
+      const long scored = filled < slots ? filled : slots;
       some_dots(rows, (Tile){(const float *)work->arrays[0] + at, key, scores,
-                             width, count * width, width, padded, false}, used);
+                             width, count * width, width, padded, false}, scored);
       for (long r = 0; r < rows; ++r) {
         float *score = scores + r * padded;
         const float *bias = (const float *)work->arrays[3] +
