@@ -105,10 +105,9 @@ def _verdicts(steps, spec, draft, logits, keys, target, warp):
   def body(i, nudge):
     _, own = decode.round_keys(keys, jnp.full(len(keys), i))
     q = jax.tree.map(lambda x: x + nudge, draft.prediction)
-    p = warp(logits + nudge)
-    verdict = jax.vmap(spec.verify)(own, draft.replace(prediction=q), p,
-                                    target(q, p).pi)
-    return 1e-30 * verdict.next_token[0].astype(jnp.float32)
+    verdict, _, broken = spec.judge(
+        own, draft.replace(prediction=q), logits + nudge, target, warp)
+    return 1e-30 * (verdict.next_token[0] + broken[0]).astype(jnp.float32)
 
   return jax.lax.fori_loop(0, steps, body, jnp.float32(0))
 

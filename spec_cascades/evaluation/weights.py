@@ -26,6 +26,7 @@ from spec_cascades.evaluation import benchmarks
 from spec_cascades.evaluation import copying
 from spec_cascades.evaluation import peers
 from spec_cascades.evaluation import text
+from spec_cascades.models import products
 from spec_cascades.models import t5
 
 DRAFTED = 10                            # a round of prompt lookup
@@ -118,7 +119,7 @@ def load(path: pathlib.Path,
   theirs = transformers.AutoModelForCausalLM.from_pretrained(
       path.parent if path.is_file() else path, dtype=torch.float32, **where)
   theirs.generation_config.eos_token_id = None
-  return Both(lm, lm.pack(params), tokenizer, theirs.eval())
+  return Both(lm, products.halved(lm.pack(params)), tokenizer, theirs.eval())
 
 
 def reading(nbytes: int, width: int = 4096) -> Callable[[], jax.Array]:

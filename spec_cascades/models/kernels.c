@@ -26,6 +26,7 @@ enum { LANES = 8, VECTORS = 2, ROWS = 5, MOST = 4 };
 enum { LANES = 4, VECTORS = 2, ROWS = 8, MOST = 8 };
 #endif
 enum { WIDTH = LANES * VECTORS };
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "lower halves come first");
 _Static_assert(VECTORS == 2, "pairs of halves are two vectors");
 _Static_assert(MOST <= ROWS && ROWS <= 12, "attention's rows are one tile's");
 enum { AHEAD = 16384 };     // bytes that are fetched ahead
@@ -46,7 +47,7 @@ INLINE Vector load(const float *p) { return *(const Vector *)p; }
 
 // `count` numbers, and 0 behind them; floats or, if `half`, their upper halves.
 INLINE Vector some_of(const bool half, const char *p, const long count) {
-  char filled[4 * LANES] = {0};
+  _Alignas(64) char filled[4 * LANES] = {0};
   if (count < LANES) p = memcpy(filled, p, count * (half ? 2 : 4));
   return half ? (Vector)(__builtin_convertvector(*(const Halves *)p, Whole) << 16)
               : load((const float *)p);

@@ -30,6 +30,7 @@ import warnings
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
+import numpy as np
 
 SOURCE = pathlib.Path(__file__).with_name('kernels.c')
 KEPT = '~/.cache/spec_cascades/kernels'
@@ -37,6 +38,7 @@ CHOICE = 'SPEC_CASCADES_KERNELS'
 CHOICES = ('c', 'xla')
 COMPILERS = ('cc', 'gcc', 'clang')
 FLAGS = ('-O3', '-march=native', '-ffp-contract=fast', '-shared', '-fPIC')
+BITS = 2**20                         # that are looked at at once
 SYMBOLS = ('PanelProduct', 'TurnedProduct', 'Attention')
 
 
@@ -123,7 +125,22 @@ def _rearranged(panels_, rows):
   if panels_.dtype != jnp.bfloat16:
     return panels_
   grid = panels_.reshape(*panels_.shape[:2], rows, -1)
-  return jnp.swapaxes(grid, 2, 3).reshape(panels_.shape)
+  return grid.swapaxes(2, 3).reshape(panels_.shape)
+
+
+def are_halves(of: Float[Array, '...']) -> bool:
+  """Whether float32 numbers are bfloat16's: the lower halves are 0."""
+  bits = np.asarray(of).reshape(-1).view(np.uint32)
+  return not any((bits[i:i + BITS] & 0xffff).any()
+                 for i in range(0, len(bits), BITS))
+
+
+def halves(of: Float[Array, '...']) -> Float[Array, '...']:
+  """Such float32 panels, or a turned matrix, as bfloat16. On the host."""
+  upper = np.asarray(of).view(np.uint16)[..., 1::2].view(jnp.bfloat16)
+  if of.ndim == 3:
+    upper = _rearranged(upper, 2)
+  return jax.device_put(np.ascontiguousarray(upper), of.sharding)
 
 
 def product(x: Float[Array, 'rows in'], weight: Float[Array, '...'],

@@ -40,7 +40,8 @@ class Packed:
   """The weight of one product: [out, in] if `out_in`, else [in, out].
 
   Attributes:
-    array: The weight, or its `kernels.panels` if it is `features` wide.
+    array: The weight, or its `kernels.panels` if it is `features` wide; the
+      order of those is another in bfloat16, so no `astype`.
     out_in: Which way it lies.
     kernel: Whether `kernels` multiplies with it, and not XLA.
     features: Of panels, how many there are; else 0.
@@ -96,28 +97,12 @@ def pack_kernels(kernels: Sequence[Float[Array, 'in out']],
   If a mesh is to `cut` arrays, products are XLA's on every backend.
   """
   if by_kernel(kernels[0].dtype, backend, cut):
-    return jax.block_until_ready(_panels_of(halved(kernels)))
+    return jax.block_until_ready(_panels_of(kernels))
   out_in = (sum(x.size for x in kernels)
             >= OUT_IN_ELEMENTS.get(backend, math.inf))
   # Of one array `concatenate` makes no copy.
   array = _turned(kernels) if out_in else jnp.concatenate(kernels, 1)
   return Packed(jax.block_until_ready(array), out_in)
-
-
-def halved(arrays: Sequence[Float[Array, '...']]) -> list[Float[Array, '...']]:
-  """Float32 arrays as bfloat16 if all their numbers are; else as they are.
-
-  Of arrays that are traced, no number is known.
-  """
-  if any(isinstance(x, jax.core.Tracer) for x in arrays):
-    return list(arrays)
-  halves = []
-  for x in arrays:
-    half = x.astype(jnp.bfloat16)
-    if not (half.astype(x.dtype) == x).all():
-      return list(arrays)
-    halves.append(half)
-  return halves
 
 
 @jax.jit
@@ -187,13 +172,42 @@ def _pack_table(table: Float[Array, 'V E'], backend: str,
   if backend not in OUT_IN_ELEMENTS:
     return {'embedding': table}
   if by_kernel(table.dtype, backend, cut):
-    half, = halved([table])
-    if table.size <= COPIED_ELEMENTS:
-      return {'embedding': table, 'packed': _panels(half.T)}
-    return {'embedding': half, 'packed': Packed(half, True, True)}
+    copied = table.size <= COPIED_ELEMENTS
+    packed = _panels(table.T) if copied else Packed(table, True, True)
+    return {'embedding': table, 'packed': packed}
   out_in = table.size >= OUT_IN_ELEMENTS[backend]
   return {'embedding': table,
           'packed': Packed(table if out_in else table.T, out_in)}
+
+
+def halved(packed: dict[str, Any]) -> dict[str, Any]:
+  """Packed parameters, in half the memory if they are bfloat16 numbers.
+
+  On a CPU what is published as bfloat16 and computed in float32 is so held, and
+  read: products are the same to the bit. All matrices of our kernels are, or
+  none, if a number of one needs more. To train from such weights, or to compare
+  others with them, do without: programs are compiled for either.
+
+  Takes the entries out of `packed`, so that memory does not hold both.
+  """
+  is_packed = lambda x: isinstance(x, Packed)
+  whole = all(c_kernels.are_halves(x.array)
+              for x in jax.tree.leaves(packed, is_leaf=is_packed)
+              if is_packed(x) and x.kernel)
+  return _halved(packed) if whole else packed
+
+
+def _halved(tree):
+  if isinstance(tree, dict):
+    table, head = tree.get('embedding'), tree.get('packed')
+    shared = head is not None and head.array is table
+    del table, head
+    tree = {name: _halved(tree.pop(name)) for name in list(tree)
+            if not (shared and name == 'embedding')}
+    return tree | {'embedding': tree['packed'].array} if shared else tree
+  if isinstance(tree, Packed) and tree.kernel:
+    return tree.replace(array=c_kernels.halves(tree.array))
+  return tree
 
 
 def narrow_head(params: dict[str, Any], tokens: Int[Array, 'K'], *,

@@ -24,6 +24,7 @@ from spec_cascades import warp
 from spec_cascades.data import files
 from spec_cascades.drafters import chain
 from spec_cascades.evaluation import pairs
+from spec_cascades.models import products
 from spec_cascades.training import data
 from spec_cascades.training import settings
 from spec_cascades.training import start
@@ -167,7 +168,8 @@ class _Writer:
       lm, params = start.teacher(drafter, found.lm, corpus.vocabulary)
       self._drafter = dict(drafter=chain.Chain(lm, gamma),
                            draft_params=lm.pack(params))
-    self._lm, self._params = found.lm, found.lm.pack(found.params)
+    self._lm = found.lm
+    self._params = products.halved(found.lm.pack(found.params))
     self._corpus, self._batch = corpus, batch
     self._temperature, self._seed = temperature, seed
     self._guesses = guesses

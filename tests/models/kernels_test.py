@@ -352,6 +352,10 @@ def weights_of(packed):
           if is_packed(x) and x.kernel]
 
 
+def dtypes_of(packed):
+  return {str(x.array.dtype) for x in weights_of(packed)}
+
+
 @pytest.mark.parametrize('tied', ['small', 'large'])
 @pytest.mark.parametrize('name', MODELS)
 def test_weights_that_are_bfloat16_take_half_and_give_the_same(
@@ -361,16 +365,11 @@ def test_weights_that_are_bfloat16_take_half_and_give_the_same(
   lm = MODELS[name]
   lm = dataclasses.replace(lm, config=dataclasses.replace(
       lm.config, logits_via_embedding=True))
-  params = lm.init_params(jax.random.key(7))
-  assert {x.array.dtype for x in weights_of(lm.pack(params))} == {
-      jnp.dtype('float32')}
-  params = rounded(params)
-  packed = lm.pack(params)
-  assert {x.array.dtype for x in weights_of(packed)} == {
-      jnp.dtype('bfloat16')}
-  monkeypatch.setattr(products, 'halved', list)
-  whole = lm.pack(params)
-  assert {x.array.dtype for x in weights_of(whole)} == {jnp.dtype('float32')}
+  params = rounded(lm.init_params(jax.random.key(7)))
+  whole, packed = lm.pack(params), products.halved(lm.pack(params))
+  assert dtypes_of(whole) == {'float32'} and dtypes_of(packed) == {'bfloat16'}
+  table = packed['token_embedder']
+  assert (table['packed'].array is table['embedding']) == (tied == 'large')
   for steps in (1, 8):
     np.testing.assert_array_equal(scores(lm, packed, steps),
                                   scores(lm, whole, steps))
@@ -380,16 +379,45 @@ def test_weights_that_are_bfloat16_take_half_and_give_the_same(
                                 lm.head(lm.narrow(whole, some), hidden))
 
 
-def test_one_number_more_than_bfloat16_has_keeps_a_group_whole():
-  """Siblings are one array, so all or none of them are halved."""
-  exact = rounded([normal(i, 8, 32) for i in range(2)])
-  assert products.pack_kernels(exact, 'cpu').array.dtype == jnp.bfloat16
-  for odd in (1 + 2.**-9, np.nan):
-    mixed = [exact[0], exact[1].at[3, 4].set(odd)]
-    assert products.pack_kernels(mixed, 'cpu').array.dtype == jnp.float32
-  assert products.pack_kernels(exact, 'cpu', True).array.dtype == jnp.float32
-  shapes = jax.eval_shape(lambda x: products.pack_kernels(x, 'cpu'), exact)
-  assert shapes.array.dtype == jnp.float32     # of which no number is known
+@pytest.mark.parametrize('odd', [1 + 2.**-9, 2.**-140, -3.1])
+def test_one_number_more_than_bfloat16_has_keeps_all_whole(odd):
+  lm = MODELS['t5']
+  params = rounded(lm.init_params(jax.random.key(9)))
+  layer = params['decoder']['layers_1']['mlp']
+  layer['wo']['kernel'] = layer['wo']['kernel'].at[3, 4].set(odd)
+  assert dtypes_of(products.halved(lm.pack(params))) == {'float32'}
+
+
+@pytest.mark.parametrize('special', [0., -0., np.inf, np.nan, 2.**-133])
+def test_special_numbers_are_halved_too(special):
+  x = np.full((2, 3), special, np.float32)
+  assert kernels.are_halves(jnp.asarray(x))
+  found = kernels.halves(jnp.asarray(x))
+  np.testing.assert_array_equal(
+      np.asarray(found).astype(np.float32).view(np.uint32), x.view(np.uint32))
+
+
+def test_halved_panels_are_panels_of_halves():
+  w = rounded(normal(11, 6, 77))
+  np.testing.assert_array_equal(
+      kernels.halves(kernels.panels(w)),
+      kernels.panels(w.astype(jnp.bfloat16)))
+
+
+def test_without_our_kernels_nothing_is_halved():
+  """XLA reads float32 products' weights as float32."""
+  lm = MODELS['gemma']
+  params = rounded(lm.init_params(jax.random.key(10)))
+  found = products.halved(by_xla(lm, params))
+  assert {x.dtype for x in jax.tree.leaves(found)} == {jnp.dtype('float32')}
+
+
+def test_halving_lets_arrays_go_one_by_one():
+  lm = MODELS['t5']
+  params = rounded(lm.init_params(jax.random.key(11)))
+  packed = lm.pack(params)
+  held = products.halved(packed)
+  assert not packed and held
 
 
 def test_decoding_is_that_without():
