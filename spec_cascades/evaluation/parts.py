@@ -107,7 +107,8 @@ def _verdicts(steps, spec, draft, logits, keys, target, warp):
     q = jax.tree.map(lambda x: x + nudge, draft.prediction)
     verdict, _, broken = spec.judge(
         own, draft.replace(prediction=q), logits + nudge, target, warp)
-    return 1e-30 * (verdict.next_token[0] + broken[0]).astype(jnp.float32)
+    found = verdict.next_token + broken.astype(jnp.int32)
+    return 1e-30 * found[0].astype(jnp.float32)
 
   return jax.lax.fori_loop(0, steps, body, jnp.float32(0))
 
