@@ -45,7 +45,7 @@ class Part:
   def params(self) -> Any:
     """Its parameters in decode layout, made once: every program shares them.
     """
-    return products.halved(products.pack(self.checkpoint))
+    return products.compacted(products.pack(self.checkpoint))
 
 
 def whole(path: str, pair: pairs.Pair) -> tuple[pairs.Model, str]:

@@ -24,6 +24,7 @@ from spec_cascades.drafters import tree
 from spec_cascades.evaluation import meshes
 from spec_cascades.evaluation import text
 from spec_cascades.evaluation import timing
+from spec_cascades.models import products
 from spec_cascades.models import t5
 from spec_cascades import verify
 
@@ -77,7 +78,7 @@ class Loaded:
     lm = t5.T5(config)
     params = lm.init_params(jax.random.key(seed))   # jitted, it compiles long
     lm = meshes.placed(lm, layout)
-    return cls(lm, lm.pack(params))
+    return cls(lm, products.compacted(lm.pack(params)))
 
 
 def prompt_of(batch: int, width: int) -> types.Prompt:

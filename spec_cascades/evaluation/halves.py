@@ -19,19 +19,21 @@ DTYPES = ('float32', 'bfloat16')
 
 
 def held(model: benchmarks.Loaded, dtype: str) -> benchmarks.Loaded:
-  """A model whose kernels' matrices are of a dtype; others are shared."""
+  """A model whose kernels' matrices are rounded, and held as a dtype."""
   is_packed = lambda x: isinstance(x, products.Packed)
 
-  def change(x):
-    if not is_packed(x) or not x.kernel or x.array.dtype == dtype:
+  def rounded(x):
+    if not is_packed(x) or not x.kernel:
       return x
-    if not x.features:
-      return x.replace(array=x.array.astype(dtype))
-    matrix = kernels.matrix(x.array, x.features).astype(dtype)
-    return x.replace(array=kernels.panels(matrix))
+    array = x.array
+    if x.features:                     # bfloat16 panels have another order
+      array = kernels.panels(kernels.matrix(array, x.features).astype(
+          'bfloat16').astype('float32'))
+    return x.replace(array=array.astype('bfloat16').astype('float32'))
 
-  return benchmarks.Loaded(
-      model.lm, jax.tree.map(change, model.packed, is_leaf=is_packed))
+  packed = jax.tree.map(rounded, model.packed, is_leaf=is_packed)
+  return benchmarks.Loaded(model.lm, products.compacted(
+      packed, halves=dtype == 'bfloat16'))
 
 
 def possible(model: benchmarks.Loaded) -> bool:
@@ -60,11 +62,9 @@ def lines(verifier: benchmarks.Loaded, drafter: benchmarks.Loaded, *,
     yield ('left out: it is for the kernels in C, and there are none here '
            f'({timing.device()}; a CPU with a C compiler has them)')
     return
-  pair = [held(model, 'bfloat16') for model in (verifier, drafter)]
-  del verifier, drafter
   programs = {}
   for dtype in DTYPES:
-    p, q = (held(model, dtype) for model in pair)
+    p, q = (held(model, dtype) for model in (verifier, drafter))
     shared = dict(gamma=gamma, new_tokens=tokens)
     programs['alone', dtype] = benchmarks.decode_program(p, None, **shared)
     programs['with drafts', dtype] = benchmarks.decode_program(

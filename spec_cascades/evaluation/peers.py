@@ -17,6 +17,7 @@ from spec_cascades.checkpoints import hub_writing
 from spec_cascades.checkpoints import huggingface
 from spec_cascades.evaluation import benchmarks
 from spec_cascades.models import prefill
+from spec_cascades.models import products
 from spec_cascades.models import t5
 
 
@@ -116,7 +117,8 @@ def of(lm: t5.T5, params: Any) -> Peer:
   theirs.load_state_dict(
       {k: torch.from_numpy(np.array(v)) for k, v in state.items()},
       strict=False)
-  return Peer(benchmarks.Loaded(lm, lm.pack(params)), theirs)
+  return Peer(benchmarks.Loaded(
+      lm, products.compacted(lm.pack(params))), theirs)
 
 
 def check(*names: str) -> None:

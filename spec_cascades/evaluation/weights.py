@@ -119,7 +119,7 @@ def load(path: pathlib.Path,
   theirs = transformers.AutoModelForCausalLM.from_pretrained(
       path.parent if path.is_file() else path, dtype=torch.float32, **where)
   theirs.generation_config.eos_token_id = None
-  return Both(lm, products.halved(lm.pack(params)), tokenizer, theirs.eval())
+  return Both(lm, products.compacted(lm.pack(params)), tokenizer, theirs.eval())
 
 
 def reading(nbytes: int, width: int = 4096) -> Callable[[], jax.Array]:

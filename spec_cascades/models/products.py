@@ -15,9 +15,11 @@ import jax
 from jax import lax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
+import numpy as np
 
 from spec_cascades import struct
 from spec_cascades.models import kernels as c_kernels
+from spec_cascades.models import pages
 
 # Sibling kernels that become one product when packed. In cross-attention the
 # query reads the decoder and the rest reads the encoder.
@@ -180,33 +182,43 @@ def _pack_table(table: Float[Array, 'V E'], backend: str,
           'packed': Packed(table if out_in else table.T, out_in)}
 
 
-def halved(packed: dict[str, Any]) -> dict[str, Any]:
-  """Packed parameters, in half the memory if they are bfloat16 numbers.
+def compacted(packed: dict[str, Any], *,
+              halves: bool | None = None) -> dict[str, Any]:
+  """Packed parameters as a CPU reads them fastest, for long use.
 
-  On a CPU what is published as bfloat16 and computed in float32 is so held, and
-  read: products are the same to the bit. All matrices of our kernels are, or
-  none, if a number of one needs more. To train from such weights, or to compare
-  others with them, do without: programs are compiled for either.
+  Matrices of our kernels lie in one piece of memory (`pages`), and are held as
+  bfloat16 if all their numbers are: products are the same to the bit, from half
+  as many bytes. To pack what is being trained do without: programs are compiled
+  for either dtype.
 
-  Takes the entries out of `packed`, so that memory does not hold both.
+  Args:
+    packed: From `pack`; entries are taken out, so that memory does not hold all
+      of them twice.
+    halves: Whether matrices are held as bfloat16; None: if all can be.
   """
   is_packed = lambda x: isinstance(x, Packed)
-  whole = all(c_kernels.are_halves(x.array)
-              for x in jax.tree.leaves(packed, is_leaf=is_packed)
-              if is_packed(x) and x.kernel)
-  return _halved(packed) if whole else packed
+  arrays = [x.array for x in jax.tree.leaves(packed, is_leaf=is_packed)
+            if is_packed(x) and x.kernel]
+  if halves is None:
+    halves = all(map(c_kernels.are_halves, arrays))
+  sizes = [x.size * (2 if halves else x.dtype.itemsize) for x in arrays]
+  del arrays
+  total = sum(map(pages.room, sizes))
+  put = pages.Piece(total).put if total >= pages.HUGE else jnp.asarray
+  return _compacted(packed, halves, put)
 
 
-def _halved(tree):
+def _compacted(tree, halves, put):
   if isinstance(tree, dict):
     table, head = tree.get('embedding'), tree.get('packed')
     shared = head is not None and head.array is table
     del table, head
-    tree = {name: _halved(tree.pop(name)) for name in list(tree)
-            if not (shared and name == 'embedding')}
+    tree = {name: _compacted(tree.pop(name), halves, put)
+            for name in list(tree) if not (shared and name == 'embedding')}
     return tree | {'embedding': tree['packed'].array} if shared else tree
   if isinstance(tree, Packed) and tree.kernel:
-    return tree.replace(array=c_kernels.halves(tree.array))
+    array = np.asarray(tree.array)
+    return tree.replace(array=put(c_kernels.halves(array) if halves else array))
   return tree
 
 

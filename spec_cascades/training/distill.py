@@ -169,7 +169,7 @@ class _Writer:
       self._drafter = dict(drafter=chain.Chain(lm, gamma),
                            draft_params=lm.pack(params))
     self._lm = found.lm
-    self._params = products.halved(found.lm.pack(found.params))
+    self._params = products.compacted(found.lm.pack(found.params))
     self._corpus, self._batch = corpus, batch
     self._temperature, self._seed = temperature, seed
     self._guesses = guesses

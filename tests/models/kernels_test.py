@@ -1,6 +1,7 @@
 """Kernels in C against NumPy in float64, and against XLA in whole models."""
 import concurrent.futures
 import dataclasses
+import gc
 import os
 import pathlib
 import platform
@@ -21,6 +22,7 @@ from spec_cascades.drafters import chain
 from spec_cascades.models import gemma
 from spec_cascades.models import kernels
 from spec_cascades.models import layers
+from spec_cascades.models import pages
 from spec_cascades.models import products
 from spec_cascades.models import t5
 
@@ -366,7 +368,7 @@ def test_weights_that_are_bfloat16_take_half_and_give_the_same(
   lm = dataclasses.replace(lm, config=dataclasses.replace(
       lm.config, logits_via_embedding=True))
   params = rounded(lm.init_params(jax.random.key(7)))
-  whole, packed = lm.pack(params), products.halved(lm.pack(params))
+  whole, packed = lm.pack(params), products.compacted(lm.pack(params))
   assert dtypes_of(whole) == {'float32'} and dtypes_of(packed) == {'bfloat16'}
   table = packed['token_embedder']
   assert (table['packed'].array is table['embedding']) == (tied == 'large')
@@ -385,22 +387,22 @@ def test_one_number_more_than_bfloat16_has_keeps_all_whole(odd):
   params = rounded(lm.init_params(jax.random.key(9)))
   layer = params['decoder']['layers_1']['mlp']
   layer['wo']['kernel'] = layer['wo']['kernel'].at[3, 4].set(odd)
-  assert dtypes_of(products.halved(lm.pack(params))) == {'float32'}
+  assert dtypes_of(products.compacted(lm.pack(params))) == {'float32'}
 
 
 @pytest.mark.parametrize('special', [0., -0., np.inf, np.nan, 2.**-133])
 def test_special_numbers_are_halved_too(special):
   x = np.full((2, 3), special, np.float32)
   assert kernels.are_halves(jnp.asarray(x))
-  found = kernels.halves(jnp.asarray(x))
+  found = kernels.halves(x)
   np.testing.assert_array_equal(
-      np.asarray(found).astype(np.float32).view(np.uint32), x.view(np.uint32))
+      found.astype(np.float32).view(np.uint32), x.view(np.uint32))
 
 
 def test_halved_panels_are_panels_of_halves():
   w = rounded(normal(11, 6, 77))
   np.testing.assert_array_equal(
-      kernels.halves(kernels.panels(w)),
+      kernels.halves(np.asarray(kernels.panels(w))),
       kernels.panels(w.astype(jnp.bfloat16)))
 
 
@@ -408,15 +410,40 @@ def test_without_our_kernels_nothing_is_halved():
   """XLA reads float32 products' weights as float32."""
   lm = MODELS['gemma']
   params = rounded(lm.init_params(jax.random.key(10)))
-  found = products.halved(by_xla(lm, params))
+  found = products.compacted(by_xla(lm, params))
   assert {x.dtype for x in jax.tree.leaves(found)} == {jnp.dtype('float32')}
+
+
+def test_compacted_weights_lie_in_one_piece():
+  config = dataclasses.replace(MODELS['t5'].config, emb_dim=256, mlp_dim=1024)
+  lm = t5.T5(config)
+  params = lm.init_params(jax.random.key(12))
+  whole, packed = lm.pack(params), products.compacted(lm.pack(params))
+  arrays = sorted((x.array for x in weights_of(packed)),
+                  key=lambda x: x.unsafe_buffer_pointer())
+  places = [x.unsafe_buffer_pointer() for x in arrays]
+  ends = [at + pages.room(x.nbytes) for at, x in zip(places, arrays)]
+  assert sum(x.nbytes for x in arrays) > pages.HUGE
+  assert places[0] % pages.HUGE == 0 and places[1:] == ends[:-1]
+  jax.tree.map(np.testing.assert_array_equal, packed, whole)
+  np.testing.assert_array_equal(scores(lm, packed, 4), scores(lm, whole, 4))
+
+
+def test_a_piece_stays_as_long_as_an_array_of_it():
+  piece = pages.Piece(pages.HUGE)
+  kept = piece.put(np.arange(1000, dtype=np.float32))
+  del piece
+  gc.collect()
+  other = [np.full(pages.HUGE // 4, 7, np.float32) for _ in range(4)]
+  np.testing.assert_array_equal(kept, np.arange(1000))
+  assert kept.dtype == jnp.float32 and len(other) == 4
 
 
 def test_halving_lets_arrays_go_one_by_one():
   lm = MODELS['t5']
   params = rounded(lm.init_params(jax.random.key(11)))
   packed = lm.pack(params)
-  held = products.halved(packed)
+  held = products.compacted(packed)
   assert not packed and held
 
 
