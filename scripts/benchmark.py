@@ -9,7 +9,7 @@
   python scripts/benchmark.py peers --weights FILE   the same, published weights
   python scripts/benchmark.py shipped                the shipped pair at T=0
   python scripts/benchmark.py bf16                   where bfloat16 texts differ
-  python scripts/benchmark.py halves                 weights held as bfloat16
+  python scripts/benchmark.py held                   how weights lie in memory
   python scripts/benchmark.py reduced                a head over fewer words
   python scripts/benchmark.py trainer                against a plain optax loop
   python scripts/benchmark.py scaling                cost of a token by batch
@@ -40,8 +40,8 @@ from spec_cascades.drafters import tree
 from spec_cascades.evaluation import benchmarks
 from spec_cascades.evaluation import costs
 from spec_cascades.evaluation import environment
-from spec_cascades.evaluation import halves as halves_lib
 from spec_cascades.evaluation import heads
+from spec_cascades.evaluation import held as held_lib
 from spec_cascades.evaluation import lossless
 from spec_cascades.evaluation import memory as memory_lib
 from spec_cascades.evaluation import meshes
@@ -254,11 +254,11 @@ def bf16(args) -> None:
   print(*precision.lines(args.gammas[-1]), sep='\n')
 
 
-def halves(args) -> None:
-  """Decoding with weights held as bfloat16 and as float32."""
+def held(args) -> None:
+  """Decoding with weights in fewer bytes, and in other pages."""
   print(f'{args.dims}, gamma {args.gamma}, forced acceptance {args.rate}, '
         f'{args.tokens} tokens')
-  for line in halves_lib.lines(*models(args.dims), gamma=args.gamma,
+  for line in held_lib.lines(*models(args.dims), gamma=args.gamma,
                                rate=args.rate, tokens=args.tokens,
                                runs=args.runs):
     print(line, flush=True)
@@ -296,7 +296,7 @@ def everything(args) -> None:
   for what, dims in (
       (peers, 'small'), (peers, 'large'), (steps, 'large'), (speedup, 'large'),
       (rules, 'large'), (memory, 'large'), (peers, SHIPPED), (steps, SHIPPED),
-      (speedup, SHIPPED), (halves, 'large'), (halves, SHIPPED),
+      (speedup, SHIPPED), (held, 'large'), (held, SHIPPED),
       (reduced, 'large'), (shipped, SHIPPED),
       (bf16, SHIPPED), (trainer, SHIPPED), (scaling, SHIPPED)):
     print(f'\n{what.__name__} --dims {dims}', flush=True)
@@ -306,7 +306,7 @@ def everything(args) -> None:
 
 COMMANDS = {'all': everything, 'steps': steps, 'speedup': speedup,
             'rules': rules, 'memory': memory, 'peers': peers,
-            'shipped': shipped, 'bf16': bf16, 'halves': halves,
+            'shipped': shipped, 'bf16': bf16, 'held': held,
             'reduced': reduced, 'trainer': trainer, 'scaling': scaling}
 
 
@@ -316,16 +316,16 @@ def _flags(args: Sequence[str]) -> argparse.Namespace:
   add = parser.add_argument
   add('what', choices=COMMANDS)
   add('--dims', choices=[*DIMS, SHIPPED],
-      help='of steps, speedup, rules, halves, trainer, peers and scaling; '
+      help='of steps, speedup, rules, held, trainer, peers and scaling; '
            'default: large, of the trainer and scaling shipped')
   add('--runs', type=int, dest='given_runs', metavar='RUNS',
       help='of each program; default: 5, of rules 20')
-  add('--gamma', type=int, default=5, help='of speedup, rules, halves, '
+  add('--gamma', type=int, default=5, help='of speedup, rules, held, '
       'reduced, scaling')
   add('--rate', type=float, default=0.75, help='accepted: speedup, rules, '
-      'halves and scaling')
+      'held and scaling')
   add('--tokens', type=int, default=48, help='decoded, of speedup, '
-      'halves, peers and scaling')
+      'held, peers and scaling')
   add('--gammas', type=int, nargs='+', default=[2, 3, 4, 5],
       help='of shipped; bf16 takes the last')
   add('--steps', type=int, default=20, help='of a block, of trainer')
