@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import math
 import re
 from typing import Iterable, Iterator, Mapping
@@ -38,11 +39,16 @@ _AXIS = re.compile(r"'(\w+)'(?::\(\d+\)|=)?(\d+)?")
 
 @dataclasses.dataclass(frozen=True)
 class Instruction:
-  """One line of a computation; `result` is its type, as written."""
+  """One line of a computation.
+
+  `result` is its type, as written. What is inside a fusion is in no memory but
+  for what the fusion gives: only that is `kept`.
+  """
   name: str
   result: str
   opcode: str
   line: str
+  kept: bool = True
 
   @property
   def called(self) -> list[str]:
@@ -172,7 +178,41 @@ def parse(text: str) -> Program:
   if not entry:
     raise ValueError('No ENTRY computation in the text; give what '
                      'compiled.as_text() returns.')
-  return Program(_once(computations), entry)
+  return Program(_kept(_once(computations)), entry)
+
+
+def _kept(computations: Mapping[str, tuple[Instruction, ...]]
+          ) -> dict[str, tuple[Instruction, ...]]:
+  """Marks what of fusions, and of fusions in fusions, is in memory."""
+  fusions = {called: (name, x.name) for name, body in computations.items()
+             for x in body if x.opcode == 'fusion' for called in x.called}
+
+  @functools.cache
+  def given(name):
+    """What a computation leaves in memory: all, or what its fusion gives."""
+    body = {x.name: x for x in computations[name]}
+    if name not in fusions:
+      return frozenset(body)
+    outer, caller = fusions[name]
+    if caller not in given(outer):
+      return frozenset()
+    left = [x.name for x in body.values() if x.line.lstrip().startswith('ROOT')]
+    found = set()
+    while left:
+      x = body.get(left.pop())
+      if x is not None and x.name not in found:
+        found.add(x.name)
+        left += _operands(x) if x.opcode in ('tuple', 'bitcast') else []
+    return frozenset(found)
+
+  return {name: tuple(dataclasses.replace(x, kept=x.name in given(name))
+                      for x in body) for name, body in computations.items()}
+
+
+def _operands(x: Instruction) -> list[str]:
+  """Names of what it is given."""
+  given = x.line.split(f' {x.opcode}(', 1)[1]
+  return re.findall(r'([\w.\-]+)(?=[,)])', given.split('), ', 1)[0] + ')')
 
 
 def _once(computations: Mapping[str, list[Instruction]]
@@ -252,7 +292,8 @@ def copies(found: Iterable[Instruction], shapes: Iterable[str]
 
   Axes of length 1 may be missing. A transpose is known by the number of
   elements, and is none if they stay where they are. What is moved into on-chip
-  memory, S(...) in a type, or out of it is no copy.
+  memory, S(...) in a type, or out of it is no copy, nor is what a fusion turns
+  over on its way to something else.
   """
   found, shapes = list(found), set(map(_long, shapes))
   types = {x.name: x.result for x in found}
@@ -265,10 +306,10 @@ def copies(found: Iterable[Instruction], shapes: Iterable[str]
       (x.result, types.get(_operand(x), x.result)))}) > 1
   same = lambda x: any(_long(f'{a}[{b}]') in shapes
                        for a, b in _ARRAY.findall(x.result))
-  return [x for x in found
-          if (x.opcode in ('copy', 'copy-start') and same(x) and not moved(x))
-          or (x.opcode == 'transpose' and count(x.result) & sizes
-              and _reorders(x, types))]
+  return [x for x in found if x.kept and (
+      (x.opcode in ('copy', 'copy-start') and same(x) and not moved(x))
+      or (x.opcode == 'transpose' and count(x.result) & sizes
+          and _reorders(x, types)))]
 
 
 def _operand(x: Instruction) -> str:

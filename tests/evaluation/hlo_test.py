@@ -179,6 +179,64 @@ def test_caches_in_the_hosts_memory_and_transposed_ones_are_found():
       'turned', 'laid', 'bare']
 
 
+FUSED = """HloModule jit_f
+
+%turning (p: bf16[8,4]) -> bf16[8,4] {
+  %p = bf16[8,4]{0,1} parameter(0)
+  ROOT %onward = bf16[8,4]{1,0} copy(%p)
+}
+
+%attention (q: bf16[8,4]) -> f32[4] {
+  %q = bf16[8,4]{0,1} parameter(0)
+  %on = bf16[8,4]{1,0} fusion(%q), kind=kLoop, calls=%turning
+  %between = bf16[8,4]{0,1} copy(%on)
+  ROOT %sum = f32[4]{0} reduce(%between, %zero), dimensions={0}, to_apply=%add
+}
+
+%one (r: bf16[8,4]) -> bf16[8,4] {
+  %r = bf16[8,4]{0,1} parameter(0)
+  ROOT %given = bf16[8,4]{1,0} copy(%r)
+}
+
+%two (s: bf16[8,4]) -> (f32[4], bf16[8,1,4]) {
+  %s = bf16[8,4]{0,1} parameter(0)
+  %listed = bf16[8,4]{1,0} copy(%s)
+  %seen = bf16[8,1,4]{2,1,0} bitcast(%listed)
+  ROOT %pair = (f32[4]{0}, bf16[8,1,4]{2,1,0}) tuple(%n, %seen)
+}
+
+%deep (t: bf16[8,4]) -> bf16[8,4] {
+  %t = bf16[8,4]{0,1} parameter(0)
+  ROOT %passed = bf16[8,4]{1,0} fusion(%t), kind=kLoop, calls=%deeper
+}
+
+%deeper (u: bf16[8,4]) -> bf16[8,4] {
+  %u = bf16[8,4]{0,1} parameter(0)
+  ROOT %handed = bf16[8,4]{1,0} copy(%u)
+}
+
+ENTRY %main (c: bf16[8,4]) -> f32[4] {
+  %c = bf16[8,4]{0,1} parameter(0)
+  %a = f32[4]{0} fusion(%c), kind=kOutput, calls=%attention
+  %b = bf16[8,4]{1,0} fusion(%c), kind=kLoop, calls=%one
+  %d = (f32[4]{0}, bf16[8,1,4]{2,1,0}) fusion(%c), kind=kLoop, calls=%two
+  %e = bf16[8,4]{1,0} fusion(%c), kind=kLoop, calls=%deep
+  ROOT %plain = bf16[8,4]{1,0} copy(%c)
+}
+"""
+
+
+def test_what_a_fusion_turns_over_on_its_way_is_no_copy():
+  """And what it gives is, by itself, among others, or from a fusion in it."""
+  program = hlo.parse(FUSED)
+  found = list(program.reach([program.entry]))
+  assert {x.name for x in hlo.copies(found, ['bf16[8,4]'])} == {
+      'given', 'listed', 'handed', 'plain'}
+  names = {x.name: x.kept for x in found}
+  assert not names['on'] and not names['onward'] and not names['between']
+  assert names['sum'] and names['passed'] and names['a']
+
+
 SPREAD = """HloModule jit_f
 
 %begin (p: f32[2]) -> (f32[8], u32[]) {
