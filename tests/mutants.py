@@ -37,11 +37,11 @@ MUTANTS = (
     Mutant('2 % lenience', 'verify.py', 'uniform[1:] * of_law < of_pi',
            'uniform[1:] * of_law < 1.02 * of_pi', PLAIN_CHAIN),
     Mutant('residual from p instead of pi', 'decode.py',
-           'jax.vmap(self.verify)(verify, draft, p, fused.pi)',
+           'jax.vmap(self.verify)(keys, draft, p, fused.pi)',
            'jax.vmap(lambda k, d, p, pi: (lambda a, b: b.replace(next_token='
            'jnp.where(b.count < d.max_depth, a.next_token, b.next_token)))('
            'self.verify(k, d, p, p.probs).replace(count=self.verify(k, d, p, '
-           'pi).count), self.verify(k, d, p, pi)))(verify, draft, p, fused.pi)',
+           'pi).count), self.verify(k, d, p, pi)))(keys, draft, p, fused.pi)',
            _law('fast and Chain-Rejection-TokenV1')),
     Mutant('bonus from p instead of pi', 'decode.py',
            'draft, p, fused.pi)',
