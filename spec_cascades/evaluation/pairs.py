@@ -49,7 +49,7 @@ class Model:
     """The parameters in decode layout; takes those of `checkpoint`."""
     spent = _Trimmed.of(self.unpacked())
     object.__setattr__(self, 'checkpoint', None)
-    return products.compacted(self.lm.pack(spent))
+    return products.compacted(self.lm.pack(spent), freed=buffers.trim)
 
   def unpacked(self) -> Any:
     """The parameters in checkpoint layout; ValueError if they were packed."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, Iterator, Sequence
+from typing import Any, Callable, Iterator, Sequence
 
 import jax
 from jax import lax
@@ -35,6 +35,8 @@ MATRICES = ('kernel', 'embedding')     # norms and biases keep their dtype
 OUT_IN_ELEMENTS = {'cpu': 2**20}
 # A table of embeddings up to this size is copied for its kernel, too.
 COPIED_ELEMENTS = 2**22
+# Bytes up to which a matrix may take another place, however much of all it is.
+LARGE = 2**25
 
 
 @struct.dataclass
@@ -182,44 +184,57 @@ def _pack_table(table: Float[Array, 'V E'], backend: str,
           'packed': Packed(table if out_in else table.T, out_in)}
 
 
-def compacted(packed: dict[str, Any], *,
-              halves: bool | None = None) -> dict[str, Any]:
+def compacted(packed: dict[str, Any], *, halves: bool | None = None,
+              freed: Callable[[int], None] = lambda nbytes: None
+              ) -> dict[str, Any]:
   """Packed parameters as a CPU reads them fastest, for long use.
 
   Matrices of our kernels lie in one piece of memory (`pages`), and are held as
   bfloat16 if all their numbers are: products are the same to the bit, from half
   as many bytes. To pack what is being trained do without: programs are compiled
-  for either dtype.
+  for either dtype. One that is large, and most of a model, stays what it is:
+  for a while memory would hold it twice.
 
   Args:
     packed: From `pack`; entries are taken out, so that memory does not hold all
       of them twice.
     halves: Whether matrices are held as bfloat16; None: if all can be.
+    freed: Called with the bytes that were let go.
   """
   is_packed = lambda x: isinstance(x, Packed)
   arrays = [x.array for x in jax.tree.leaves(packed, is_leaf=is_packed)
             if is_packed(x) and x.kernel]
   if halves is None:
     halves = all(map(c_kernels.are_halves, arrays))
-  sizes = [x.size * (2 if halves else x.dtype.itemsize) for x in arrays]
+  most = max(LARGE, sum(x.nbytes for x in arrays) // 4)
+  total = sum(pages.room(x.size * (2 if halves else x.dtype.itemsize))
+              for x in arrays if x.nbytes <= most)
   del arrays
-  total = sum(map(pages.room, sizes))
   put = pages.Piece(total).put if total >= pages.HUGE else jnp.asarray
-  return _compacted(packed, halves, put)
 
+  def moved(x):
+    array = np.asarray(x.array)
+    return x.replace(array=put(c_kernels.halves(array) if halves else array))
 
-def _compacted(tree, halves, put):
-  if isinstance(tree, dict):
-    table, head = tree.get('embedding'), tree.get('packed')
-    shared = head is not None and head.array is table
-    del table, head
-    tree = {name: _compacted(tree.pop(name), halves, put)
-            for name in list(tree) if not (shared and name == 'embedding')}
-    return tree | {'embedding': tree['packed'].array} if shared else tree
-  if isinstance(tree, Packed) and tree.kernel:
-    array = np.asarray(tree.array)
-    return tree.replace(array=put(c_kernels.halves(array) if halves else array))
-  return tree
+  def walk(tree):
+    if not isinstance(tree, dict):
+      return tree
+    found = {}
+    for name in list(tree):
+      child = tree.pop(name)
+      if not (is_packed(child) and child.kernel and child.array.nbytes <= most):
+        found[name] = walk(child)
+        continue
+      nbytes = child.array.nbytes
+      shared = found.get('embedding') is child.array     # it comes before
+      found[name] = child = moved(child)
+      if shared:
+        found['embedding'] = child.array
+      del child
+      freed(nbytes)
+    return found
+
+  return walk(packed)
 
 
 def narrow_head(params: dict[str, Any], tokens: Int[Array, 'K'], *,

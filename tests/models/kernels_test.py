@@ -546,3 +546,17 @@ def test_the_source_gives_no_warnings(monkeypatch, tmp_path):
   flags = ('-Wall', '-Wextra', '-Wno-sign-compare', '-Wno-unknown-pragmas',
            '-Werror')
   assert kernels.compiled((*flags, *kernels.FLAGS)).exists()
+
+
+def test_a_large_matrix_stays_where_it_is(monkeypatch):
+  monkeypatch.setattr(products, 'COPIED_ELEMENTS', 100)
+  monkeypatch.setattr(products, 'LARGE', 100)
+  lm = dataclasses.replace(MODELS['t5'], config=dataclasses.replace(
+      MODELS['t5'].config, vocab_size=900, logits_via_embedding=True))
+  params = rounded(lm.init_params(jax.random.key(13)))
+  whole, packed = lm.pack(params), products.compacted(lm.pack(params))
+  table = packed['token_embedder']
+  assert dtypes_of(packed) == {'float32', 'bfloat16'}
+  assert table['packed'].array is table['embedding']
+  assert table['embedding'].dtype == jnp.float32
+  np.testing.assert_array_equal(scores(lm, packed, 4), scores(lm, whole, 4))
