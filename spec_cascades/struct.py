@@ -9,7 +9,9 @@ without a word. Here the class counts.
 """
 from __future__ import annotations
 
+from collections.abc import Callable
 import dataclasses
+import operator
 from typing import Any, TypeVar, dataclass_transform
 
 import jax
@@ -30,16 +32,23 @@ def dataclass(cls: type[T]) -> type[T]:
   node = lambda f: f.metadata.get('pytree_node', True)
   leaves = tuple(f.name for f in fields if node(f))
   static = tuple(f.name for f in fields if not node(f))
-  get = lambda x, names: tuple(getattr(x, name) for name in names)
+  get, get_static = _getter(leaves), _getter(static)
   keys = tuple(jax.tree_util.GetAttrKey(name) for name in leaves)
   jax.tree_util.register_pytree_with_keys(
       cls,
-      lambda x: (tuple(zip(keys, get(x, leaves))), get(x, static)),
+      lambda x: (tuple(zip(keys, get(x))), get_static(x)),
       lambda aux, children: cls(**dict(zip(leaves, children)),
                                 **dict(zip(static, aux))),
-      lambda x: (get(x, leaves), get(x, static)))
+      lambda x: (get(x), get_static(x)))
   cls.replace = dataclasses.replace
   return cls
+
+
+def _getter(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
+  """The values of some attributes; in C, as each call of a program needs it."""
+  if len(names) > 1:
+    return operator.attrgetter(*names)
+  return lambda x: tuple([getattr(x, name) for name in names])
 
 
 class Fixed:

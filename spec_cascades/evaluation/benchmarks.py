@@ -108,7 +108,7 @@ def block_program(model: Loaded, nodes: int, *, steps: int = 20,
       cache, tokens = carry
       hidden, cache = model.lm.extend(packed, cache, types.chain(tokens))
       logits = model.lm.head(packed, hidden)
-      return cache, jnp.argmax(logits, -1).astype(jnp.int32)
+      return cache, warp.argmax(logits)
     return jax.lax.fori_loop(0, steps, body, (cache, tokens))[1]
 
   run = jax.jit(run)

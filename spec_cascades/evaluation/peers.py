@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from spec_cascades import types
+from spec_cascades import warp
 from spec_cascades.checkpoints import hub_writing
 from spec_cascades.checkpoints import huggingface
 from spec_cascades.evaluation import benchmarks
@@ -133,9 +134,8 @@ def check(*names: str) -> None:
 @jax.jit(static_argnums=0, donate_argnums=2)
 def _call(lm, packed, cache, token):
   hidden, cache = lm.extend(packed, cache, types.chain(token))
-  logits = lm.head(packed, hidden)
-  return jnp.argmax(logits, -1).astype(jnp.int32), cache.truncate(
-      cache.length + 1)
+  token = warp.argmax(lm.head(packed, hidden))
+  return token, cache.truncate(cache.length + 1)
 
 
 def versions() -> str:
