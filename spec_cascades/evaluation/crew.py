@@ -85,13 +85,14 @@ class Crew:
                size: int, restarts: int):
     self._cluster, self._source, self._wanted = cluster, source, wanted
     self._members = [_Member(i + 1, restarts) for i in range(size)]
-    self._restarts = restarts
+    self._restarts, self._some_lost = restarts, False
 
   def __call__(self) -> Iterator[decoding.Outcome]:
     """Outcomes of all that is missing.
 
     Raises:
-      ChildProcessError: No worker is left.
+      ChildProcessError: No worker is left; the same command may have more luck.
+      ValueError: All of them were refused, as they would be again.
     """
     try:
       for member in self._members:
@@ -164,6 +165,7 @@ class Crew:
       self._source.lost(member.unit)
       member.unit = None
     line = f'Worker {member.number} is lost: {why}'
+    self._some_lost = True
     self._cluster.stop(member.worker)
     if not member.restarts:
       self._drop(member, f'{line}; it is not started again after '
@@ -180,6 +182,7 @@ class Crew:
     pending = [m for m in self._members if m.then == self._checked]
     surplus = len(self._members) - self._cluster.room() if pending else 0
     for member in pending[:max(0, surplus)]:
+      self._some_lost = True
       self._drop(member, f'Worker {member.number} is not started again: no '
                  'machine has room.')
 
@@ -187,6 +190,8 @@ class Crew:
     self._cluster.stop(member.worker)
     self._members.remove(member)
     if not self._members:
+      if not self._some_lost:
+        raise ValueError(f'No worker is left. {line}')
       raise ChildProcessError(
           f'No worker is left. {line} What was decoded is kept; the same '
           'command goes on.')

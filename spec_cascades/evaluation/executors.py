@@ -138,13 +138,19 @@ class Ray:
     ray_cluster.connect(self)        # forks, so before JAX has threads
 
   def environment(self) -> dict[str, Any]:
-    """Of a worker that is started for it; ValueError if there can't be one."""
+    """Of a worker that is started for it.
+
+    Raises:
+      ChildProcessError: It could not be started, or died.
+      ValueError: It has other sources.
+    """
     cluster = ray_cluster.Cluster(self)
     worker = cluster.start()
     try:
       found = cluster.result(cluster.environment(worker))
     except crew.Lost as error:
-      raise ValueError(f'A worker could not be started: {error}') from None
+      raise ChildProcessError(
+          f'A worker could not be started: {error}') from None
     finally:
       cluster.stop(worker)
     if found['code'] != results.code_digest():
@@ -154,7 +160,7 @@ class Ray:
 
   def decode(self, job: decoding.Job, wanted: Mapping[str, Any],
              source: crew.Source) -> Iterator[decoding.Outcome]:
-    """A `crew.Crew` decodes; raises ChildProcessError if none of it is left."""
+    """A `crew.Crew` decodes; its `__call__` says what it raises."""
     names = ('device', 'machine', 'versions', 'code')
     return crew.Crew(
         ray_cluster.Cluster(self, job), source,

@@ -197,8 +197,14 @@ def test_workers_of_another_kind_are_refused(tmp_path):
   line, = Shown.lines
   assert line.startswith('Worker 1 is refused: machine is one core, not two '
                          'cores, jax is 2, not 1; ask for')
-  with pytest.raises(ChildProcessError, match='No worker .* 1 is refused'):
+  # They would be again: exit code 2, after which nobody tries again.
+  with pytest.raises(ValueError, match='No worker .* 1 is refused'):
     measure(tmp_path / 'x', Cluster(others={1: other}), size=1)
+  with pytest.raises(ValueError, match='No worker .* [12] is refused'):
+    measure(tmp_path / 'y', Cluster(others={1: other, 2: other}))
+  with pytest.raises(ChildProcessError, match='No worker .* goes on'):
+    measure(tmp_path / 'z', Cluster(deaths=range(2, 99), others={1: other}),
+            restarts=0)
 
 
 def test_a_worker_is_not_started_where_its_machine_is_gone(tmp_path):
