@@ -131,15 +131,19 @@ def test_what_is_no_end_is_passed_on():
 TALK = '''
 import json, sys, time
 import jax
+import numpy as np
 from spec_cascades import hosts
+from spec_cascades.models import pages
 hosts.start()
+weights = pages.Piece(640).put(np.arange(9.))
 board = hosts.Board('b')
 mine = [board.draw() for _ in range(3)]
 board.put(f'said/{hosts.index()}', mine)
 everybody = hosts.gathered(dict(me=hosts.index()))
 out = dict(index=hosts.index(), count=hosts.count(), first=hosts.first(),
            everybody=everybody, mine=mine, said=hosts.said(lambda: 'only once'),
-           devices=jax.device_count(), local=jax.local_device_count())
+           devices=jax.device_count(), local=jax.local_device_count(),
+           weights=float(jax.jit(lambda x: x.sum())(weights)))
 hosts.barrier('read')
 if hosts.first():
   out['board'], out['again'] = board.collect('said'), board.collect('said')
@@ -182,7 +186,7 @@ def test_two_processes_talk():
   for one in (first, second):
     assert one['everybody'] == [dict(me=0), dict(me=1)]
     assert one['said'] == 'only once'
-    assert (one['devices'], one['local']) == (4, 2)
+    assert (one['devices'], one['local'], one['weights']) == (4, 2, 36)
   assert sorted(first['mine'] + second['mine']) == list(range(6))
   assert first['board'] == [first['mine'], second['mine']]
   assert first['again'] == []

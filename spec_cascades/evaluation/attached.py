@@ -10,8 +10,10 @@ import functools
 import pathlib
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
+from spec_cascades import sharding
 from spec_cascades.checkpoints import beside
 from spec_cascades.drafters import eagle
 from spec_cascades.drafters import eagle_tree
@@ -36,16 +38,24 @@ class Part:
     name: To show.
     heads: Its configuration.
     checkpoint: Its parameters in checkpoint layout, in the pair's dtype.
+    layout: Where the verifier lies, if on a mesh.
   """
   name: str
   heads: Any
   checkpoint: Any = dataclasses.field(repr=False)
+  layout: sharding.Layout | None = None
 
   @functools.cached_property
   def params(self) -> Any:
     """Its parameters in decode layout, made once: every program shares them.
+
+    On a mesh they are whole on each device.
     """
-    return products.compacted(products.pack(self.checkpoint))
+    if self.layout is None:
+      return products.compacted(products.pack(self.checkpoint))
+    packed = products.pack(self.checkpoint, cut=True)
+    return jax.device_put(
+        packed, self.layout.replace('data').parameters(packed))
 
 
 def whole(path: str, pair: pairs.Pair) -> tuple[pairs.Model, str]:
@@ -61,7 +71,11 @@ def whole(path: str, pair: pairs.Pair) -> tuple[pairs.Model, str]:
       spelt(found) != spelt(pair)):                    # a run, or another file
     raise ValueError(f'{path} has another vocabulary than the pair; allowed: '
                      'models with the same one.')
-  return pairs.sharing(pair.verifier, found.verifier), found.verifier.sha256
+  model = pairs.sharing(pair.verifier, found.verifier)
+  if not isinstance(model.lm, heads.Beside):           # a small model, then
+    layout = meshes.layout_of((pair.drafter or pair.verifier).lm)
+    model = dataclasses.replace(model, lm=meshes.placed(model.lm, layout))
+  return model, found.verifier.sha256
 
 
 def read(path: str, pair: pairs.Pair) -> tuple[pairs.Model | Part, str]:
@@ -80,7 +94,8 @@ def read(path: str, pair: pairs.Pair) -> tuple[pairs.Model | Part, str]:
         f'{found.verifier.sha256[:12]}), but the verifier is {own.name} '
         f'({own.sha256[:12]}); give the one that it was trained beside, or '
         'train a part for this one.')
-  return Part(pairs.shown(path), found.heads, found.params), found.sha256
+  return Part(pairs.shown(path), found.heads, found.params,
+              meshes.layout_of(own.lm)), found.sha256
 
 
 def masks(path: str, pair: pairs.Pair) -> tuple[Any, str]:

@@ -34,7 +34,9 @@ for mesh in (meshes.Mesh(), meshes.Mesh(2, 2, 'tensor', 'data')):
       buckets=((80, 10),)))
   rows = run(Bar).rows
   devices = {len(x.sharding.device_set) for x in jax.tree.leaves(
-      (run.pair.verifier.params, run.pair.drafter.params))}
+      (run.pair.verifier.params, run.pair.drafter.params,
+       [x.params.params for x in run.pair.parts.values()
+        if hasattr(x.params, 'params')]))}
   cut = sum(not x.is_fully_replicated
             for x in jax.tree.leaves(run.pair.verifier.params))
   whole = all(x.is_fully_replicated
@@ -81,7 +83,8 @@ def test_a_drafter_without_an_encoder_is_lent_that_of_a_verifier_that_is_cut(
     tmp_path):
   """The shipped pair, whose drafter reads with the verifier's encoder."""
   pair = processes.ROOT / 'spec_cascades/assets/debian_ende'
-  check(*run(pair, tmp_path, 1, 'chain'))
+  check(*run(pair, tmp_path, 1, 'chain', f'medusa:{pair}/parts/medusa',
+             f'specinfer:{pair}/drafter'))
 
 
 @pytest.mark.slow

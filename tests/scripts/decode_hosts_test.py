@@ -40,6 +40,17 @@ def test_two_processes_share_the_lines_each_on_two_devices(command, want):
 
 
 @pytest.mark.slow
+def test_two_processes_with_the_shipped_pair(tmp_path):
+  """Whose weights lie in one piece of memory, which small ones do not."""
+  path = tmp_path / 'texts'
+  path.write_text('\n'.join(LINES))
+  command = ['scripts/decode.py', '--file', path]
+  (want, _), = processes.finish(processes.start(1, *command))
+  texts = processes.finish(processes.start(2, *command))
+  assert [out for out, _ in texts] == [want, ''] and want.count('\n') == 4
+
+
+@pytest.mark.slow
 def test_each_process_reads_its_own_bytes_of_a_file(command, want, tmp_path):
   """And what is wrong in one of them ends all, before anything is printed."""
   path = command[command.index('--file') + 1]
