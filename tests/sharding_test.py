@@ -47,6 +47,8 @@ LMS = dict(
 RULES = dict(lossless=(targets.Lossless(), 1.), greedy=(targets.Lossless(), 0.),
              ensemble=(targets.Ensemble(.4), 1.), chow=(targets.Chow(.3), 1.),
              token=(targets.TokenV3(.4), 1.),
+             choice=(targets.Choice((targets.Chow(.3), targets.Diff(.2)),
+                                    jnp.int32(1)), 1.),
              **{name: (rule(), 1.) for name, rule in rules_lib.RULES.items()})
 # Model, (data, model), the verifier's layout, the drafter's, and the rule.
 FAST = [('t5', (2, 4), 'tensor', 'data', 'ensemble')]
@@ -68,7 +70,8 @@ LAYOUTS = [
     ('t5', (8, 1), 'data', 'data'), ('gemma', (8, 1), 'data', 'data'),
     ('t5', (4, 2), 'tensor', 'tensor'), ('gemma', (4, 2), 'tensor', 'data'),
     ('t5', (1, 8), 'tensor', 'tensor'), ('gemma', (1, 8), 'tensor', 'data')]
-EVERY = [(*layout, rule) for rule in rules_lib.RULES for layout in LAYOUTS]
+EVERY = [(*layout, rule) for rule in (*rules_lib.RULES, 'choice')
+         for layout in LAYOUTS]
 # Searches for a beta, which go on until every row has its own.
 SEARCHES = dict(LossyBeta=1, LossyBudget=3)
 

@@ -32,12 +32,14 @@ def numbers(flags: argparse.Namespace) -> None:
       raise ValueError(f'Got --{name} {value}; allowed: seconds, more than 0.')
 
 
-def sweep(flags: argparse.Namespace, rest: Sequence[str]) -> None:
+def sweep(flags: argparse.Namespace, rest: Sequence[str],
+          one: lib.Slice) -> None:
   """Refuses what scripts/sweep.py would refuse on a host, as far as is seen.
 
   Args:
     flags: Of the launcher.
     rest: What goes to scripts/sweep.py.
+    one: A slice.
   """
   if wrong := [x for x in flags.env if not re.match(r'[A-Za-z_]\w*=', x)]:
     raise ValueError(f'Got --env {wrong[0]!r}; allowed: NAME=VALUE.')
@@ -61,11 +63,36 @@ def sweep(flags: argparse.Namespace, rest: Sequence[str]) -> None:
     raise ValueError(f'Got --slices {flags.slices} with --profile; allowed: '
                      'one of the two, since workers of Ray are not traced.')
   devices = dict(x.split('=', 1) for x in flags.env).get('DEVICES', '1')
+  for job in sweep_script.named(given, bindings):
+    _fits(one, *_meshed(devices, _written(*job)))
   if flags.slices > 1 and (devices != '1' or MESH in map(
       posixpath.basename, files)):
     raise ValueError(
         f'Got --slices {flags.slices} with {MESH} or DEVICES={devices}; '
         'allowed: one of the two, since each of Ray\'s workers has one chip.')
+
+
+def _meshed(devices: str, written: dict[str, str]) -> tuple[str, int]:
+  """What says how many devices a process decodes on, and how many."""
+  said = {name.rpartition('/')[2]: value for name, value in written.items()}
+  mesh = {'DEVICES': devices, 'DATA': '1', 'MODEL': '1',
+          **{x: said[x] for x in ('DATA', 'MODEL') if x in said}}
+  if any(re.fullmatch(r'\d+', x) is None for x in mesh.values()):
+    return '', 1                       # the sweep itself will say so
+  count = {name: int(x) for name, x in mesh.items()}
+  if count['DEVICES'] > 1:
+    return f'DEVICES={devices}', count['DEVICES']
+  return (f'DATA={mesh["DATA"]} and MODEL={mesh["MODEL"]}',
+          count['DATA'] * count['MODEL'])
+
+
+def _fits(one: lib.Slice, said: str, devices: int) -> None:
+  chips = one.chips // one.hosts
+  if devices > chips:
+    raise ValueError(
+        f'Got {said} on a {one.kind}, whose hosts have {chips} chips each; '
+        f'allowed: up to {chips} devices, since a process decodes with those '
+        'of its own host.')
 
 
 def _committed(path: str) -> None:

@@ -34,6 +34,7 @@ from typing import Sequence
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import _cli  # noqa: E402
+import asked  # noqa: E402
 import checks  # noqa: E402
 import collected  # noqa: E402
 import slices as lib  # noqa: E402
@@ -46,7 +47,6 @@ PYTHON = (f'command -v python3.11 >/dev/null || ({APT} update && '
           f'{APT} install -y python3.11 python3.11-venv)')
 PORT = 6379                            # of Ray's head
 BAD_INPUT = 2                          # exit code of our scripts
-RETRIED = 5                            # starts in a row that decode nothing
 
 
 @dataclasses.dataclass
@@ -93,50 +93,7 @@ class Launch:
               quiet: bool = False) -> list[lib.Ended]:
     """Runs commands by host; ends them if a slice is lost meanwhile."""
     return self.gcloud.together(commands, quiet=quiet, every=self.poll,
-                                going=lambda: not lost(self))
-
-
-def create(launch: Launch, some: Sequence[lib.Slice], *,
-           patient: bool = False) -> None:
-  """Asks for slices that are not there, and waits.
-
-  Args:
-    launch: What the flags say.
-    some: Of its slices.
-    patient: Ask again if gcloud fails to say what is there to begin with.
-
-  Raises:
-    ValueError: One can't be asked for, or failed for good.
-  """
-  gcloud = launch.gcloud
-  for one in some:
-    asked, dry = 0, gcloud.dry_run
-    found = lib.MISSING if dry else _state(launch, one, patient)
-    while found != lib.ACTIVE:
-      if found in lib.LOST:
-        if asked > launch.restarts:
-          raise ValueError(f'{one.name} is {found} after {launch.restarts} '
-                           'restarts; see gcloud, or give more --restarts.')
-        if found != lib.MISSING:
-          gcloud.done(one.delete())
-        gcloud.done(one.create())
-        asked += 1
-      else:
-        time.sleep(launch.poll)
-      before, found = found, _state(launch, one, True)
-      if found != before and not gcloud.dry_run:
-        gcloud.say(f'# {one.name}: {found}')
-
-
-def _state(launch: Launch, one: lib.Slice, patient: bool) -> str:
-  """Of a slice; if patient, asked RETRIED times more where it's not known."""
-  for _ in range(RETRIED * patient):
-    try:
-      return lib.state(launch.gcloud, one)
-    except ValueError as error:
-      launch.gcloud.say(f'# {error}')
-      time.sleep(launch.poll)
-  return lib.state(launch.gcloud, one)
+                                going=lambda: not asked.lost(self))
 
 
 def unready(launch: Launch) -> list[lib.Slice]:
@@ -148,7 +105,7 @@ def unready(launch: Launch) -> list[lib.Slice]:
   found = launch.watched({
       f'{one.name} host {i}': one.on_host(i, f'test ! -e {READY} || echo ready')
       for one, i in hosts}, quiet=True)
-  if any(x.code for x in found) and lost(launch):
+  if any(x.code for x in found) and asked.lost(launch):
     return []
   return list(dict.fromkeys(
       one for (one, _), x in zip(hosts, found)
@@ -247,22 +204,11 @@ def run(launch: Launch) -> list[lib.Ended]:
     if time.monotonic() > last + launch.collect_every:
       collect(launch)
       last = time.monotonic()
-    return not lost(launch)
+    return not asked.lost(launch)
   found = launch.gcloud.together(commands(launch), going=going,
                                  every=launch.poll)
   ended = collect(launch)
   return found if any(x.code for x in found) else [ended]
-
-
-def lost(launch: Launch) -> list[lib.Slice]:
-  """Slices that were taken away; one that can't be asked about was not."""
-  found = []
-  for one in launch.slices:
-    try:
-      found += [one] if lib.state(launch.gcloud, one) in lib.LOST else []
-    except ValueError as error:
-      launch.gcloud.say(f'# {error}')
-  return found
 
 
 def sweep(launch: Launch) -> None:
@@ -275,7 +221,7 @@ def sweep(launch: Launch) -> None:
   losses = fruitless = 0
   before, again = _size(launch.output), False
   while True:
-    create(launch, launch.slices, patient=again)
+    asked.create(launch, launch.slices, patient=again)
     failed = None
     try:
       setup(launch, unready(launch))
@@ -283,11 +229,12 @@ def sweep(launch: Launch) -> None:
     except ValueError as error:
       failed, found = error, [lib.Ended('the start', 1, [str(error)])]
     if launch.gcloud.dry_run:
-      return lib.say_what_a_loss_takes(launch.gcloud, launch.slices)
+      return lib.say_what_a_loss_takes(
+          launch.gcloud, launch.slices, str(launch.output / 'runs'))
     if not any(x.code for x in found):
       return
     time.sleep(launch.poll)            # until a loss shows, or it has passed
-    gone = lost(launch)
+    gone = asked.lost(launch)
     fruitless = 0 if _size(launch.output) > before or gone else fruitless + 1
     before, again, losses = _size(launch.output), True, losses + bool(gone)
     if gone and losses > launch.restarts:
@@ -295,7 +242,7 @@ def sweep(launch: Launch) -> None:
           f'{gone[0].name} was taken away, and --restarts {launch.restarts} '
           'says how often it may be asked for again; the same command goes on.')
     bad = any(x.code == BAD_INPUT for x in found)
-    if not gone and (bad or fruitless == RETRIED):
+    if not gone and (bad or fruitless == lib.RETRIED):
       if failed:
         raise failed
       # Others end because one did, which is told first.
@@ -359,7 +306,7 @@ def _launch(flags: argparse.Namespace, rest: list[str]) -> Launch:
     raise ValueError(f'Got {flags.slices} slices of {flags.type}, which has '
                      f'{made[0].hosts} hosts; allowed for several: one host '
                      'each, such as v4-8, v5litepod-8 or v6e-8.')
-  checks.sweep(flags, rest)
+  checks.sweep(flags, rest, made[0])
   checks.output(flags)
   output = pathlib.Path(flags.output).expanduser()
   if not flags.dry_run:
@@ -391,7 +338,7 @@ def _act(flags: argparse.Namespace, launch: Launch) -> None:
   elif flags.action == 'delete':
     flags.delete = True
   else:
-    dict(create=create, setup=setup)[flags.action](launch, launch.slices)
+    dict(create=asked.create, setup=setup)[flags.action](launch, launch.slices)
   if flags.delete:
     delete(launch)
 

@@ -29,9 +29,11 @@ RUNTIMES = {'v2': 'tpu-ubuntu2204-base', 'v3': 'tpu-ubuntu2204-base',
             'v4': 'tpu-ubuntu2204-base', 'v5p': 'v2-alpha-tpuv5',
             'v5litepod': 'v2-alpha-tpuv5-lite', 'v6e': 'v2-alpha-tpuv6e'}
 ACTIVE, MISSING = 'ACTIVE', 'MISSING'
-LOST = ('FAILED', 'SUSPENDING', 'SUSPENDED', 'DELETING', MISSING)
+GONE = ('FAILED', 'SUSPENDED', MISSING)     # and may be asked for again
+LOST = ('SUSPENDING', 'DELETING', *GONE)
 STATES = (ACTIVE, 'CREATING', 'ACCEPTED', 'PROVISIONING',
           'WAITING_FOR_RESOURCES', *LOST[:-1])
+RETRIED = 5         # failures in a row that may pass, or starts without a text
 QUEUED = ['compute', 'tpus', 'queued-resources']
 NODE = ['compute', 'tpus', 'tpu-vm']
 # How gcloud says that a command on a host has failed.
@@ -267,9 +269,19 @@ def remind(gcloud: Gcloud, some: Sequence[Slice]) -> None:
       gcloud.say(shlex.join(['gcloud', *one.delete()]))
 
 
-def say_what_a_loss_takes(gcloud: Gcloud, some: Sequence[Slice]) -> None:
-  """Comments with what is run when slices are taken away."""
+def say_what_a_loss_takes(gcloud: Gcloud, some: Sequence[Slice],
+                          results: str) -> None:
+  """Comments with what is run when slices are taken away.
+
+  Args:
+    gcloud: Who says it.
+    some: All slices.
+    results: What the first host gets back, in its set-up.
+  """
   gcloud.say('# A slice that is taken away, before its set-up:')
-  for one in some:
-    for args in (one.delete(), one.create()):
-      gcloud.say(f'# {shlex.join(["gcloud", *args])}')
+  calls = [args for one in some for args in (one.delete(), one.create())]
+  back = some[0].copy(results, 'HOST:.', 0)
+  for args in calls:
+    gcloud.say(f'# {shlex.join(["gcloud", *args])}')
+  gcloud.say('# and in the set-up of the first one, behind the sources:')
+  gcloud.say(f'# {shlex.join(["gcloud", *back])}')

@@ -39,9 +39,9 @@ def expected(x: hlo.Instruction, models: Sequence[sharding.Sharded],
   logits = lambda n: n <= tokens * whole[1] and not all(n % x for x in whole)
   states = 4 * tokens * max(lm.config.emb_dim for lm in models)
   small = lambda n: logits(n) or (x.kind == 'all-reduce' and n <= states)
-  if x.group == model and 'model' in cut and x.kind in (
-      'all-reduce', 'all-gather') and all(map(small, x.parts)):
-    return True
+  if x.within(data, model):
+    return 'model' in cut and x.kind in (
+        'all-reduce', 'all-gather') and all(map(small, x.parts))
   if x.group != data:
     return False
   weights = {data * _held(y) for y in jax.tree.leaves(params)

@@ -19,6 +19,9 @@ NAMES = dict(float32='f32', bfloat16='bf16', float16='f16', int32='s32')
 HOST = ('infeed', 'outfeed', 'send', 'recv')
 # What says where arrays are, and moves nothing.
 NAMING = ('parameter', 'tuple', 'get-tuple-element', 'bitcast', 'while')
+# What gives operands, all or some of them, as they are but for a part.
+THROUGH = {'tuple': slice(None), 'bitcast': slice(1), 'select': slice(1, 3),
+           'dynamic-update-slice': slice(1), 'scatter': slice(1)}
 CALLBACK = re.compile(r'custom_call_target="[^"]*(callback|host)[^"]*"', re.I)
 _HEAD = re.compile(r'^(ENTRY\s+)?%?([\w.\-]+) .*->.*\{\s*$')
 _LINE = re.compile(r'^\s+(?:ROOT )?%?([\w.\-]+) = (.*)$')
@@ -33,6 +36,9 @@ _ARRAY = re.compile(r'\b(pred|[a-z]+\d+[a-z0-9]*)\[([\d,]*)\]')
 _GROUPS = re.compile(r'replica_groups=(?:\[\d+,(\d+)\]|\{\{([\d,]*)\}|'
                      r'mesh\[([^\]]*)\][^{]*\{([^}]*)\})')
 _COUNTS = re.compile(r'\b(?:num_partitions|replica_count)=(\d+)')
+# The first of lists, or how devices are numbered that [groups,devices] cut up.
+_FIRST = re.compile(r'replica_groups=(?:\[[\d,]+\]<=\[([\d,]*)\]'
+                    r'(?:T\(([\d,]*)\))?|\{\{([\d,]*)\})')
 _CHANNEL = re.compile(r'\bchannel_id=\d+')
 _AXIS = re.compile(r"'(\w+)'(?::\(\d+\)|=)?(\d+)?")
 
@@ -74,6 +80,26 @@ class Instruction:
       return math.prod(int(part or sizes[axis])
                        for axis, part in _AXIS.findall(found[4]))
     return int(found[1]) if found[1] else len(found[2].split(','))
+
+  def within(self, rows: int, columns: int) -> bool:
+    """Whether a collective's groups are the rows of a mesh, its last axis.
+
+    Where there are as many rows as columns, `group` does not tell.
+    """
+    found = _GROUPS.search(self.line)
+    if not found or self.group != columns:
+      return False
+    if found[3]:                       # by the names of axes, in their order
+      last = _AXIS.findall(found[3])[-1][0]
+      return [name for name, _ in _AXIS.findall(found[4])] == [last]
+    listed = _FIRST.search(self.line)
+    if listed is None:
+      return rows != columns           # by size alone
+    if listed[3] is not None:
+      first = [int(x) for x in listed[3].split(',')]
+      return first == list(range(first[0], first[0] + columns))
+    order = [int(x) for x in (listed[2] or '').split(',') if x]
+    return order == sorted(order)      # as they are, and not turned
 
   @property
   def nbytes(self) -> int:
@@ -202,7 +228,7 @@ def _kept(computations: Mapping[str, tuple[Instruction, ...]]
       x = body.get(left.pop())
       if x is not None and x.name not in found:
         found.add(x.name)
-        left += _operands(x) if x.opcode in ('tuple', 'bitcast') else []
+        left += _operands(x)[THROUGH.get(x.opcode, slice(0))]
     return frozenset(found)
 
   return {name: tuple(dataclasses.replace(x, kept=x.name in given(name))

@@ -14,9 +14,9 @@ DATA, MODEL, NODES, VOCAB = 2, 4, 6, 32_128
 HEAD = 'HloModule jit_f\n\nENTRY %main (a: f32[]) -> f32[] {\n  '
 
 
-def models(rules='tensor'):
+def models(rules='tensor', shape=(DATA, MODEL)):
   """T5 XL and small, and a weight that 'fsdp' cuts; nothing is allocated."""
-  mesh = jax.sharding.AbstractMesh((DATA, MODEL), sharding.AXES)
+  mesh = jax.sharding.AbstractMesh(shape, sharding.AXES)
   found = [sharding.Sharded(presets.model(name, dtype='bfloat16'),
                             sharding.Layout(mesh, own)) for name, own in (
                                 ('t5_1_1_xl', rules), ('t5_1_1_small', 'data'))]
@@ -27,14 +27,15 @@ def models(rules='tensor'):
   return found, [weight]
 
 
-def allowed(result, kind, group=MODEL, rules='tensor'):
+def allowed(result, kind, group=MODEL, rules='tensor', shape=(DATA, MODEL),
+            groups=None):
   """What `expected` says of one row a group, and `lines` with it."""
-  groups = f'replica_groups=[{DATA * MODEL // group},{group}]<=[8]'
-  text = f'{HEAD}ROOT %x = {result} {kind}(%a), {groups}\n}}'
+  groups = groups or f'[{DATA * MODEL // group},{group}]<=[8]'
+  text = f'{HEAD}ROOT %x = {result} {kind}(%a), replica_groups={groups}\n}}'
   program = hlo.parse(text)
-  pair, params = models(rules)
+  pair, params = models(rules, shape)
   expected = functools.partial(faults.expected, models=pair, params=params,
-                               rows=DATA, nodes=NODES)
+                               rows=shape[0], nodes=NODES)
   found = list(program.reach([program.entry]))
   said, = map(expected, found)
   assert faults.lines(found, (), expected) == ([] if said else [
@@ -73,3 +74,21 @@ def test_between_groups_only_an_end_and_weights():
   assert allowed(weight, 'all-gather', DATA, 'fsdp')
   assert not allowed(weight, 'all-gather', DATA)
   assert not allowed(CACHE, 'all-gather', DATA, 'fsdp')
+
+
+@pytest.mark.parametrize('within,between', [
+    ('[4,4]<=[16]', '[4,4]<=[4,4]T(1,0)'),
+    ('{{0,1,2,3},{4,5,6,7},{8,9,10,11},{12,13,14,15}}',
+     '{{0,4,8,12},{1,5,9,13},{2,6,10,14},{3,7,11,15}}'),
+    ("mesh['data'=4,'model'=4] {'model'}",
+     "mesh['data'=4,'model'=4] {'data'}")])
+def test_which_axis_is_told_where_both_are_as_long(within, between):
+  one = functools.partial(allowed, shape=(4, 4))
+  logits, states = f'f32[1,{NODES},{VOCAB}]', f'bf16[1,{NODES},2048]'
+  for result, kind in ((logits, 'all-gather'), (states, 'all-reduce')):
+    assert one(result, kind, groups=within)
+    assert not one(result, kind, groups=between)
+  weight = f'bf16[{5120 // 4},2048]'
+  assert one(weight, 'all-gather', rules='fsdp', groups=between)
+  assert not one(weight, 'all-gather', rules='fsdp', groups=within)
+  assert one('pred[]', 'all-reduce', groups=between)

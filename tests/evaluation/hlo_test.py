@@ -215,8 +215,25 @@ FUSED = """HloModule jit_f
   ROOT %handed = bf16[8,4]{1,0} copy(%u)
 }
 
+%written (v: bf16[8,4]) -> bf16[8,4] {
+  %v = bf16[8,4]{0,1} parameter(0)
+  %beneath = bf16[8,4]{1,0} copy(%v)
+  %new = bf16[8,4]{1,0} copy(%v)
+  %late = bf16[1,4]{1,0} slice(%new), slice={[0:1], [0:4]}
+  ROOT %update = bf16[8,4]{1,0} dynamic-update-slice(%beneath, %late, %i, %j)
+}
+
+%chosen (w: bf16[8,4]) -> bf16[8,4] {
+  %w = bf16[8,4]{0,1} parameter(0)
+  %either = bf16[8,4]{1,0} copy(%w)
+  %which = pred[8,4]{1,0} compare(%either, %either), direction=EQ
+  ROOT %select = bf16[8,4]{1,0} select(%which, %either, %zeros)
+}
+
 ENTRY %main (c: bf16[8,4]) -> f32[4] {
   %c = bf16[8,4]{0,1} parameter(0)
+  %wr = bf16[8,4]{1,0} fusion(%c), kind=kLoop, calls=%written
+  %ch = bf16[8,4]{1,0} fusion(%c), kind=kLoop, calls=%chosen
   %a = f32[4]{0} fusion(%c), kind=kOutput, calls=%attention
   %b = bf16[8,4]{1,0} fusion(%c), kind=kLoop, calls=%one
   %d = (f32[4]{0}, bf16[8,1,4]{2,1,0}) fusion(%c), kind=kLoop, calls=%two
@@ -231,9 +248,10 @@ def test_what_a_fusion_turns_over_on_its_way_is_no_copy():
   program = hlo.parse(FUSED)
   found = list(program.reach([program.entry]))
   assert {x.name for x in hlo.copies(found, ['bf16[8,4]'])} == {
-      'given', 'listed', 'handed', 'plain'}
+      'given', 'listed', 'handed', 'plain', 'beneath', 'either'}
   names = {x.name: x.kept for x in found}
   assert not names['on'] and not names['onward'] and not names['between']
+  assert not names['new'] and not names['late'] and not names['which']
   assert names['sum'] and names['passed'] and names['a']
 
 

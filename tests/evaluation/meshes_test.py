@@ -14,22 +14,27 @@ from spec_cascades import targets
 from spec_cascades.evaluation import executors
 from spec_cascades.evaluation import meshes
 from spec_cascades.evaluation import points
+from spec_cascades.evaluation import rules
 from spec_cascades.evaluation import sweep as sweep_lib
 
 RUN = '''
 import json, sys
 import jax
 from spec_cascades import sharding, targets
-from spec_cascades.evaluation import meshes, points, results, sweep
+from spec_cascades.evaluation import meshes, points, results, rules, sweep
 from tests.evaluation.sweep_run_test import Bar
 out, root, batch, *drafters = sys.argv[1:]
 batch = int(batch)
 found = []
+def curve(x):
+  if x in rules.BASELINES:
+    alphas = (.4,) if rules.takes_alpha(rules.BASELINES[x]) else ()
+    return points.Curve(rules.BASELINES[x], alphas, temperatures=(0.,), name=x)
+  return points.Curve(targets.Lossless, temperatures=(1.,), drafter=x, name=x)
 for mesh in (meshes.Mesh(), meshes.Mesh(2, 2, 'tensor', 'data')):
   run = sweep.Run(sweep.Sweep(
-      f'{out}{mesh.size}', tuple(points.Curve(
-          targets.Lossless, temperatures=(1.,), drafter=x, name=x)
-          for x in drafters), f'{root}/verifier', f'{root}/drafter',
+      f'{out}{mesh.size}', tuple(map(curve, drafters)),
+      f'{root}/verifier', f'{root}/drafter',
       examples=2 * batch - 1, gamma=2, batch=batch, timed=1, mesh=mesh,
       buckets=((80, 10),)))
   rows = run(Bar).rows
@@ -76,6 +81,11 @@ def test_rows_on_a_mesh_are_those_of_one_device(pair_dir, tmp_path):
 @pytest.mark.slow
 def test_and_in_batches_with_every_drafter(pair_dir, tmp_path):
   check(*run(pair_dir, tmp_path, 2, 'chain', 'tree', 'ngram', 'skip'))
+
+
+@pytest.mark.slow
+def test_baselines_with_loops_of_their_own(pair_dir, tmp_path):
+  check(*run(pair_dir, tmp_path, 1, *rules.BASELINES))
 
 
 @pytest.mark.slow

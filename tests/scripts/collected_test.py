@@ -9,6 +9,7 @@ from launching import journal
 from launching import READY
 from launching import RUN
 from launching import script
+from launching import slices
 from launching import verbs
 import pytest
 
@@ -18,13 +19,13 @@ OUT = pathlib.Path('out')
 
 @pytest.mark.parametrize('what', [1, 'preempt'])
 def test_a_copy_that_is_cut_off_leaves_the_one_before(world, monkeypatch, what):
-  before, create = [], script.create
+  before, create = [], script.asked.create
 
   def creating(launch, some, **options):
     if options['patient']:
       before.append(journal(OUT))
     create(launch, some, **options)
-  monkeypatch.setattr(script, 'create', creating)
+  monkeypatch.setattr(script.asked, 'create', creating)
   go(world, 'sweep', *RUN, kind='v4-8', states=[*READY, ['ACTIVE']],
      sweep={'0.1': 'preempt'}, scp={'0.1': [0, what]})
   assert int((world / 's.0.1.scp').read_text()) > 1          # one was cut off
@@ -36,7 +37,7 @@ def test_a_copy_that_is_cut_off_leaves_the_one_before(world, monkeypatch, what):
 
 def test_a_sweep_whose_results_are_not_here_is_not_done(world, monkeypatch):
   ask = ['sweep', '--delete', '--collect_every=99', *RUN]
-  monkeypatch.setattr(script, 'RETRIED', 2)
+  monkeypatch.setattr(slices, 'RETRIED', 2)
   with pytest.raises(ValueError, match='s host 0, runs/: exit 1: scp: conn'):
     go(world, *ask, kind='v4-8', scp={'0.1': 1})
   assert len(commands(world, 'scripts/sweep.py --')) == 2

@@ -10,6 +10,7 @@ Run as a program: `gcloud ARGUMENTS`, in the world that $FAKECLOUD names:
                 scp: the same, of folders that are copied from there; all but 0
                 leaves a part of each file
                 address: what is said where a slice's is asked for
+                queue: by verb, whether each such call fails; later ones do not
   NAME/         a slice that was asked for; NAME/HOST/ is a host's home
 """
 import json
@@ -52,6 +53,9 @@ def fail(text, code=1):
 
 def queued(args, plan, verb, name):
   folder = WORLD / name
+  failures = plan.get('queue', {}).get(verb, ())
+  if failures and any(failures[counted(WORLD / verb):][:1]):
+    fail(f'ERROR: UNAVAILABLE: {verb}')
   if verb == 'create':
     if folder.exists():
       fail(f'ERROR: ALREADY_EXISTS: {name}')

@@ -34,9 +34,10 @@ def test_a_dry_run_prints_every_command_and_runs_none(world, capsys):
                  f'--worker={host}') == 1
   assert 'queued-resources delete s' in lines[-1]
   # And what a loss takes.
-  told, gone, again = [x for x in shown if x.startswith('# ')][-3:]
+  told, gone, again, _, back = [x for x in shown if x.startswith('# ')][-5:]
   assert 'taken away' in told and gone == f'# {lines[-1]}'
   assert again == next(f'# {x}' for x in lines if 'resources create' in x)
+  assert 'scp out/runs s:. ' in back and '--worker=0' in back
 
 
 def test_a_dry_run_of_many_slices_joins_them_by_ray(world, capsys):
@@ -52,7 +53,7 @@ def test_a_dry_run_of_many_slices_joins_them_by_ray(world, capsys):
   assert len(sweeps) == 1 and 'ssh s-0' in sweeps[0]
   assert '--gin.NUM_WORKERS=24' in sweeps[0] and 'ray.gin' in sweeps[0]
   assert '--coordinator' not in sweeps[0]
-  assert sum(x.startswith('# gcloud') for x in shown) == 6
+  assert sum(x.startswith('# gcloud') for x in shown) == 7
 
 
 def test_a_sweep_is_queued_set_up_run_and_collected(world, capsys):
@@ -95,7 +96,7 @@ def test_stopped_in_the_queue_the_same_command_sets_up(world, monkeypatch):
     raise KeyboardInterrupt
   states = [['WAITING_FOR_RESOURCES', 'WAITING_FOR_RESOURCES', 'ACTIVE']]
   with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-    patch.setattr(script, 'time', types.SimpleNamespace(
+    patch.setattr(script.asked, 'time', types.SimpleNamespace(
         sleep=stopped, monotonic=time.monotonic))
     go(world, 'sweep', *RUN, states=states)
   assert verbs(world) == [('create',)]
@@ -110,7 +111,7 @@ def test_a_set_up_that_failed_is_made_again_by_the_same_command(
   go(world, 'create')
   with monkeypatch.context() as patch, pytest.raises(
       ValueError, match='^Set-up failed on 1 of 4 hosts'):
-    patch.setattr(script, 'RETRIED', 2)
+    patch.setattr(slices, 'RETRIED', 2)
     go(world, 'sweep', *RUN, setup={'3.1': 7})
   assert not commands(world, 'scripts/sweep.py --')
   assert len(commands(world, 'setup.sh')) == 8               # and once more
@@ -172,7 +173,7 @@ def test_failing_it_says_how_to_stop_paying(world, capsys, monkeypatch):
 
   def interrupted(seconds):
     raise KeyboardInterrupt
-  monkeypatch.setattr(script, 'time', types.SimpleNamespace(
+  monkeypatch.setattr(script.asked, 'time', types.SimpleNamespace(
       sleep=interrupted, monotonic=time.monotonic))
   with pytest.raises(KeyboardInterrupt):
     go(world, 'create', '--name=t', kind='v4-8')
@@ -244,9 +245,41 @@ def test_a_host_that_dies_is_no_end_unless_it_always_does(world, capsys):
   with pytest.raises(ValueError, match='s host 1: exit 134'):
     go(world, 'sweep', *RUN, sweep={'1.1': 134})
   assert len(commands(world, 'scripts/sweep.py --')) == 4 * (
-      script.RETRIED + 1)
+      slices.RETRIED + 1)
   assert 'host 1: exit 134' in capsys.readouterr().out
   assert verbs(world).count(('create',)) == 1
+
+
+def test_a_request_that_can_not_be_made_is_no_end_of_a_sweep(world, capsys):
+  lost = dict(states=[*READY, ['ACTIVE']], sweep={'0.1': 'preempt'})
+  go(world, 'sweep', '--restarts=1', *RUN, kind='v4-8', **lost,
+     queue=dict(delete=[1], create=[0, 1, 1]))
+  assert journal(pathlib.Path('out')) == list(range(20))
+  found = verbs(world)
+  assert found.count(('create',)) == 4 and found.count(('delete',)) == 2
+  shown = capsys.readouterr().out
+  assert shown.count('UNAVAILABLE: create') == 2
+  go(world, 'delete')
+  # The first time it is: what was asked for may be wrong.
+  with pytest.raises(ValueError, match='UNAVAILABLE: create'):
+    go(world, 'sweep', *RUN, kind='v4-8', states=[['ACTIVE']],
+       queue=dict(create=[1] * 9))
+
+
+def test_a_slice_that_is_being_taken_away_is_waited_for(world):
+  states = ['SUSPENDING', 'SUSPENDING', 'SUSPENDED']
+  go(world, 'create', states=[states, ['ACTIVE']])
+  assert verbs(world) == [('create',), ('delete',), ('create',)]
+  asked = [x[3] for x in calls(world)]
+  assert asked == ['describe', 'create', *['describe'] * 3, 'delete', 'create',
+                   'describe']
+
+
+def test_all_slices_are_in_the_queue_before_one_is_waited_for(world):
+  go(world, 'create', '--slices=3', kind='v5litepod-8',
+     states=[['WAITING_FOR_RESOURCES', 'ACTIVE']])
+  asked = [x[3] for x in calls(world)]
+  assert asked == [*['describe'] * 3, *['create'] * 3, *['describe'] * 6]
 
 
 def test_a_request_that_fails_is_made_again_so_often(world):
