@@ -87,3 +87,16 @@ def test_a_dataclass_that_jit_may_mix_up_is_refused(target):
 def test_the_parts_of_a_decode_are_told_apart():
   check.told_apart(null.Null(), ngram.NGram(2), chain.Chain(LM, 2, chain.Below(
       .6)), types.Prompt(jnp.ones((1, 1), jnp.int32), jnp.ones(1, jnp.int32)))
+
+
+def test_flat_is_told_apart_as_the_tree_is():
+  """And no more than that: equal structures are one, so that one compiles."""
+  add = jax.jit(lambda structure, leaves: structure(leaves)[0].alpha + 1,
+                static_argnums=0)
+  call = lambda rule, other=2.: float(add(*struct.flat((rule, {'b': other}))))
+  assert call(targets.Chow(.25)) == 1.25 and add._cache_size() == 1
+  assert call(targets.Chow(.5), 3.) == 1.5 and add._cache_size() == 1
+  assert call(targets.Diff(.5)) == 1.5 and add._cache_size() == 2
+  structure, leaves = struct.flat((targets.Chow(.25), [1, None]))
+  assert structure(leaves) == (targets.Chow(.25), [1, None])
+  assert structure is struct.flat((targets.Chow(.75), [5, None]))[0]

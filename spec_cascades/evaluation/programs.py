@@ -20,6 +20,7 @@ import numpy as np
 from spec_cascades import baselines
 from spec_cascades import check
 from spec_cascades import decode
+from spec_cascades import struct
 from spec_cascades import targets
 from spec_cascades import verify
 from spec_cascades import warp as warp_lib
@@ -74,7 +75,8 @@ class Programs:
       self._drafted[curve.drafter].add(rules.label(curve.rule))
     # What a call needs is made once: the clock must not see it.
     self._spec = functools.lru_cache(maxsize=None)(self._make_spec)
-    self._flat = functools.lru_cache(maxsize=None)(self._flatten)
+    self._flat = functools.lru_cache(maxsize=None)(
+        lambda *args: struct.flat(self._spec(*args)))
     self._names = functools.lru_cache(maxsize=None)(self._make_name)
     self._target = functools.lru_cache(maxsize=None)(self._make_target)
 
@@ -159,10 +161,6 @@ class Programs:
     return (*self._flat(self.name(point), bucket), prompt, keys,
             *self.chosen(point))
 
-  def _flatten(self, name: Name, bucket: Bucket):
-    leaves, tree = jax.tree.flatten(self._spec(name, bucket))
-    return _structure(tree), leaves
-
   def _make_spec(self, name: Name, bucket: Bucket):
     room = bucket.max_length
     if self._pair.prompt is text.prefix_prompt:
@@ -200,24 +198,11 @@ class Programs:
     return targets.Choice(made, jnp.int32(family.index(point.rule)))
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Structure:
-  """That of a loop and its parameters; `jit` knows it by its identity.
-
-  Else each call would go through all of it, leaf by leaf, before it begins:
-  that took 0.3 to 0.5 ms of the 10 that a short text takes (two cores).
-  """
-  tree: Any
-
-
-_structure = functools.cache(_Structure)
-
-
 @functools.partial(jax.jit, static_argnums=0)
-def _run(structure: _Structure, leaves: Sequence[Any],
+def _run(structure: struct.Structure, leaves: Sequence[Any],
          *args: Any) -> decode.State:
   """Decodes, and lets go of the caches, which nobody reads."""
-  spec, *params = structure.tree.unflatten(leaves)
+  spec, *params = structure(leaves)
   sequential = isinstance(spec, baselines.Sequential)
   run = baselines.run if sequential else decode.run
   return run(spec, *params, *args).replace(cache=None, drafter=None)
