@@ -80,8 +80,15 @@ def test_between_groups_only_an_end_and_weights():
     ('[4,4]<=[16]', '[4,4]<=[4,4]T(1,0)'),
     ('{{0,1,2,3},{4,5,6,7},{8,9,10,11},{12,13,14,15}}',
      '{{0,4,8,12},{1,5,9,13},{2,6,10,14},{3,7,11,15}}'),
-    ("mesh['data'=4,'model'=4] {'model'}",
-     "mesh['data'=4,'model'=4] {'data'}")])
+    ("mesh['axis_0'=4,'axis_1'=4] {'axis_1'}",
+     "mesh['axis_0'=4,'axis_1'=4] {'axis_0'}"),
+    ("mesh['a'=4,'b'=1,'c'=4,'d'=1] {'c'}", "mesh['a'=1,'b'=4,'c'=4] {'b'}"),
+    ("mesh['a'=2,'b'=2,'c'=2,'d'=2] {'c','d'}", "mesh['a'=16] {'a':(1)4}"),
+    ("mesh['a'=16] {'a':(4)4}", "mesh['a'=2,'b'=2,'c'=2,'d'=2] {'b','c'}"),
+    ("mesh['a'=4,'b'=1,'c'=4], device_ids=([4,4]T(1,0)) {'a'}",
+     "mesh['a'=4,'b'=4], device_ids=([4,4]T(1,0)) {'b'}"),
+    ("mesh['a'=4,'b'=4], device_ids=(0,4,8,12,1,5,9,13,2,6,10,14,3,7,11,15) "
+     "{'a'}", "mesh['a'=4,'b'=4], device_ids=([16]) {'a'}")])
 def test_which_axis_is_told_where_both_are_as_long(within, between):
   one = functools.partial(allowed, shape=(4, 4))
   logits, states = f'f32[1,{NODES},{VOCAB}]', f'bf16[1,{NODES},2048]'
