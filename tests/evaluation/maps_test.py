@@ -41,6 +41,6 @@ def test_it_comes_before_compilation(monkeypatch):
     raise RuntimeError('No room')
   made = programs.Programs(None, ())
   monkeypatch.setattr(maps, 'check', full)
-  monkeypatch.setattr(made, '_call', lambda *args: pytest.fail('compiles'))
+  monkeypatch.setattr(made, '_args', lambda *args: pytest.fail('compiles'))
   with pytest.raises(RuntimeError, match='No room'):
     made.ahead(None, None, None, None)
