@@ -193,13 +193,7 @@ def run(spec: GenSpecSample, params: Any, draft_params: Any,
 
 
 _init = jax.jit(GenSpecSample.init)
-
-
-@functools.partial(jax.jit, static_argnums=0, donate_argnames='state')
-def _step(structure: struct.Structure, leaves: Sequence[Any],
-          state: State) -> tuple[State, types.Feedback]:
-  spec, *args = structure(leaves)
-  return spec.step(*args, state)
+_step = jax.jit(GenSpecSample.step, donate_argnames='state')
 
 
 @struct.dataclass
@@ -232,9 +226,8 @@ def stream(spec: GenSpecSample, params: Any, draft_params: Any,
   state = _init(spec, params, draft_params, prompt, keys)
   state = jax.tree.map(jnp.copy, state)      # it holds the caller's own arrays
   before = jax.device_get((state.lengths, state.stats))
-  fixed = struct.flat((spec, params, draft_params, target, warp))
   while not np.asarray(state.done).all():
-    state, feedback = _step(*fixed, state)
+    state, feedback = _step(spec, params, draft_params, target, warp, state)
     after = jax.device_get((state.lengths, state.stats))
     yield _round(before, after, feedback, state)
     before = after

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from spec_cascades import decode, sharding, struct, targets
+from spec_cascades import decode, sharding, targets
 from spec_cascades import warp as warp_lib
 from spec_cascades.drafters.chain import Chain
 from spec_cascades.evaluation import hlo
@@ -165,8 +165,7 @@ def aliased():
   state = decode._init(spec, *params, prompt, row_keys)
   held = sum(x.addressable_shards[0].data.nbytes for x in jax.tree.leaves(
       (state.cache.layers, state.drafter.layers)))
-  fixed = struct.flat((spec, *params, target, warp))
-  step = decode._step.lower(*fixed, state).compile()
+  step = decode._step.lower(spec, *params, target, warp, state).compile()
   memory = step.memory_analysis()
   return dict(held=held, kept=memory.alias_size_in_bytes,
               temporary=memory.temp_size_in_bytes)
