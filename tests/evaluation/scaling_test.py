@@ -137,7 +137,7 @@ def test_batches_are_decoded_on_a_mesh(mesh):
 def test_and_on_two_devices():
   flags = os.environ.get('XLA_FLAGS', '')
   done = subprocess.run(
-      [sys.executable, '-m', 'pytest', '-q', '-p', 'no:cacheprovider',
+      [sys.executable, '-m', 'pytest', '-p', 'no:cacheprovider',
        __file__, '-k', 'decoded_on_a_mesh'], capture_output=True, text=True,
       check=False, env=dict(
           os.environ,
