@@ -132,8 +132,10 @@ def decoded(name, shape, own, drafters, rule):
   groups = shape[0] if by_rows(shape, own, drafters) else 1
   pairs = (on_one(*alone, groups=groups),
            list(map(np.asarray, jax.tree.leaves((many.tokens, many.stats)))))
-  # Tokens and counts to the digit; `deferred`, a sum of fractions, to 1e-4.
-  near = lambda x: 1e-4 if np.issubdtype(x.dtype, np.floating) else 0
+  # Tokens and counts to the digit; `deferred`, a sum of fractions, to 1e-4, or
+  # where no model is cut, to 1e-5: another program adds them up.
+  far = 1e-5 if by_rows(shape, own, drafters) else 1e-4
+  near = lambda x: far * np.issubdtype(x.dtype, np.floating)
   apart = np.any([(np.abs(a - b) > near(a)).reshape(ROWS, -1).any(1)
                   for a, b in zip(*pairs)], 0)
   slots = [x for y in (many.cache, many.drafter) for x in jax.tree.leaves(y)]
