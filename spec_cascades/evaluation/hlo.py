@@ -7,12 +7,11 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
-import itertools
 import math
 import re
 from typing import Iterable, Iterator, Mapping
 
-import numpy as np
+from spec_cascades.evaluation import groups
 
 COLLECTIVES = ('all-reduce', 'all-gather', 'reduce-scatter', 'all-to-all',
                'ragged-all-to-all', 'collective-permute',
@@ -35,18 +34,8 @@ _CALLED = re.compile(r'(?:calls|to_apply|body|condition|true_computation|'
                      r'false_computation|branch_computations|'
                      r'called_computations)=(\{[^}]*\}|%?[\w.\-]+)')
 _ARRAY = re.compile(r'\b(pred|[a-z]+\d+[a-z0-9]*)\[([\d,]*)\]')
-# As [groups,devices], as lists, or as some axes of a mesh.
-_GROUPS = re.compile(r'replica_groups=(?:\[\d+,(\d+)\]|\{\{([\d,]*)\}|'
-                     r'mesh\[([^\]]*)\][^{]*\{([^}]*)\})')
 _COUNTS = re.compile(r'\b(?:num_partitions|replica_count)=(\d+)')
-# How devices are numbered that [groups,devices] or a mesh cut up.
-_IOTA = r'\[([\d,]+)\](?:T\(([\d,]+)\))?'
-_CUT = re.compile(r'replica_groups=\[\d+,(\d+)\]<=' + _IOTA)
-_MESH = re.compile(r'replica_groups=mesh\[([^\]]*)\](?:, device_ids=\((?:' +
-                   _IOTA + r'|([\d,]+))\))? *\{([^}]*)\}')
 _CHANNEL = re.compile(r'\bchannel_id=\d+')
-_PART = re.compile(r"'(\w+)'(?::\((\d+)\)(\d+))?")
-_AXIS = re.compile(r"'(\w+)'(?::\(\d+\)|=)?(\d+)?")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,30 +67,7 @@ class Instruction:
   def group(self) -> int:
     """Devices that take part in a collective, 2 if it has them in pairs; 1 if
     the line does not say."""
-    found = _GROUPS.search(self.line)
-    if not found:
-      return 1 + ('source_target_pairs=' in self.line)
-    if found[3]:
-      sizes = dict(_AXIS.findall(found[3]))
-      return math.prod(int(part or sizes[axis])
-                       for axis, part in _AXIS.findall(found[4]))
-    return int(found[1]) if found[1] else len(found[2].split(','))
-
-  @property
-  def together(self) -> list[int]:
-    """Devices of one group of a collective; none if the line does not say."""
-    if mesh := _MESH.search(self.line):
-      axes, sizes, order, listed, used = mesh.groups()
-      shape = [(name, int(n)) for name, n in _AXIS.findall(axes)]
-      every = sizes or str(math.prod(n for _, n in shape))
-      ids = (np.array([int(x) for x in listed.split(',')]) if listed
-             else _numbered(every, order))
-      return _first(ids, shape, used)
-    if cut := _CUT.search(self.line):
-      return list(map(int, _numbered(*cut.groups()[1:])[:int(cut[1])]))
-    found = _GROUPS.search(self.line)
-    return [int(x) for x in found[2].split(',') if x] if (
-        found and found[2]) else []
+    return groups.size(self.line)
 
   def within(self, rows: int, columns: int) -> bool:
     """Whether a collective's groups are the rows of a mesh, its last axis.
@@ -110,7 +76,7 @@ class Instruction:
     """
     if self.group != columns:
       return False
-    ids = sorted(self.together)
+    ids = sorted(groups.first(self.line))
     if not ids:
       return rows != columns           # by size alone
     return ids == list(range(ids[0], ids[0] + columns))
@@ -192,34 +158,6 @@ class Program:
   def inside(self, loop: Instruction) -> list[Instruction]:
     """What a loop runs, its condition and inner loops included."""
     return list(self.reach(loop.called))
-
-
-def _numbered(sizes: str, order: str | None) -> np.ndarray:
-  """0, 1, ... as an array of some sizes, its axes in another order, flat."""
-  whole = lambda text: [int(x) for x in text.split(',')]
-  ids = np.arange(math.prod(whole(sizes))).reshape(whole(sizes))
-  return (ids.transpose(whole(order)) if order else ids).reshape(-1)
-
-
-def _first(ids: np.ndarray, shape: list[tuple[str, int]],
-           used: str) -> list[int]:
-  """Devices that differ in the used axes of a mesh alone, from the first one.
-
-  "'y':(2)4" are four parts of each of two parts of y.
-  """
-  grid = ids.reshape([n for _, n in shape])
-  place = [0] * grid.ndim
-  steps = [(axis, size // (int(before or 1) * int(part or size)),
-            int(part or size))
-           for axis, (name, size) in enumerate(shape)
-           for other, before, part in _PART.findall(used) if other == name]
-  found = []
-  for at in itertools.product(*(range(n) for *_, n in steps)):
-    here = list(place)
-    for (axis, stride, _), i in zip(steps, at):
-      here[axis] += stride * i
-    found.append(int(grid[tuple(here)]))
-  return found
 
 
 def parse(text: str) -> Program:
