@@ -11,7 +11,8 @@ Examples:
   python scripts/decode.py --verifier gemma-3-270m-q4_k_m.gguf \\
     --drafter ngram "The capital of France is"
 Each line of a file or of standard input is a text of its own. Several processes
-(--coordinator) share them; the first one reads and prints.
+(--coordinator) share them, or, if they share one --mesh, decode each together;
+the first one reads and prints.
 """
 from __future__ import annotations
 
@@ -53,7 +54,7 @@ def _flags(args: Sequence[str]) -> argparse.Namespace:
       "needs the checkpoint's chat template")
   add('--mesh', default='1,1', metavar='DATA,MODEL', help='devices to decode '
       'on: groups, which a single text leaves idle but one, and devices of a '
-      'group')
+      'group; more than one process has are those of all')
   add('--layout', default='tensor', help='how the verifier is cut on a mesh: '
       'data, tensor (default) or fsdp')
   add('--drafter_layout', default='data', help='the same for the drafter; '
@@ -73,12 +74,13 @@ def _texts(flags: argparse.Namespace) -> list[str]:
   return _cli.lines(flags.file) if flags.text is None else [flags.text]
 
 
-def _shared(flags: argparse.Namespace) -> tuple[list[int], dict[int, str]]:
-  """Which process has which line, and this one's own lines.
+def _shared(flags: argparse.Namespace
+            ) -> tuple[list[int | None], dict[int, str]]:
+  """Which process has which line, None for all, and this one's own lines.
 
   Of a file that all of several processes have, each reads those in its part of
   the bytes. Else the first reads all, and line i is for process i modulo their
-  number.
+  number. Where they share one mesh, each has all lines.
 
   Raises:
     ValueError: There is none, in any process, or files differ.
@@ -87,7 +89,8 @@ def _shared(flags: argparse.Namespace) -> tuple[list[int], dict[int, str]]:
   from spec_cascades import hosts
   from spec_cascades.data import shares
   place = pathlib.Path(flags.file or '').expanduser()
-  if hosts.count() > 1 and flags.text is None and all(
+  spans = _mesh(flags).spans
+  if not spans and hosts.count() > 1 and flags.text is None and all(
       hosts.gathered(place.is_file())):
     shares.agreed(lambda: place)
     own = hosts.together(lambda: _cli.lines(
@@ -97,9 +100,9 @@ def _shared(flags: argparse.Namespace) -> tuple[list[int], dict[int, str]]:
     lines = dict(enumerate(own, sum(counts[:hosts.index()])))
   else:
     every = hosts.said(lambda: _texts(flags))
-    owners = [i % hosts.count() for i in range(len(every))]
+    owners = [None if spans else i % hosts.count() for i in range(len(every))]
     lines = {i: line for i, line in enumerate(every)
-             if owners[i] == hosts.index()}
+             if owners[i] in (None, hosts.index())}
   if not any(hosts.gathered(any(x.strip() for x in lines.values()))):
     raise ValueError('The input is empty; give a text, --file or lines on '
                      'standard input.')
@@ -154,7 +157,7 @@ def _shown(translator: Any, painter: Any, flags: argparse.Namespace,
 
 
 def _print_all(show: Callable[[int], Iterator[tuple[str, str]]],
-               owners: Sequence[int]) -> list[str]:
+               owners: Sequence[int | None]) -> list[str]:
   """Prints every line's output in order; of several processes the first.
 
   Returns what went wrong.
@@ -162,10 +165,12 @@ def _print_all(show: Callable[[int], Iterator[tuple[str, str]]],
   from spec_cascades import hosts  # pylint: disable=g-import-not-at-top
   board, faults = hosts.Board('lines'), []
   for i, owner in enumerate(owners):
-    if owner == hosts.index():
+    if owner in (None, hosts.index()):
       found = show(i)
       if not hosts.first():
-        board.put(i, list(found))
+        found = list(found)
+        if owner is not None:
+          board.put(i, found)
     elif hosts.first():
       found = board.take(i)
     if hosts.first():

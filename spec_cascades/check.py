@@ -12,6 +12,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from spec_cascades import fetching
+
 
 def interval(name: str, value: Any, low: float, high: float, *,
              above: bool = False, whole: bool = False,
@@ -284,6 +286,7 @@ def call(spec: Any, prompt: Any, keys: Any, rule: Any, warp: Any) -> None:
   leaves = jax.tree.leaves((spec, prompt, keys, rule, warp))
   if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
     return
+  prompt, parts = fetching.whole((prompt, parts))
   prompt_rows(prompt, spec.max_length, spec.lm.vocab_size)
   for part in parts:
     part.validate(batch)
@@ -301,7 +304,7 @@ def ends(eos: Any, vocab_size: int) -> None:
 def faults(state: Any) -> list[str]:
   """One line per row that stopped at non-finite logits; rounds start at 1."""
   return [f'Row {row} stopped in round {fault}: non-finite logits.'
-          for row, fault in enumerate(np.asarray(state.fault)) if fault]
+          for row, fault in enumerate(fetching.get(state.fault)) if fault]
 
 
 def finite(fault: Any, first: int = 0) -> None:
@@ -311,7 +314,7 @@ def finite(fault: Any, first: int = 0) -> None:
     fault: Rounds as `State.fault` has them, of the rows that count.
     first: Number of the first text.
   """
-  for row, at in enumerate(np.asarray(fault)):
+  for row, at in enumerate(fetching.get(fault)):
     if at:
       raise ValueError(f'Text {first + row} stopped in round {at}: the logits '
                        'are not finite, so nothing that was decoded is used; '

@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Int, Key
 import numpy as np
 
 from spec_cascades import check
+from spec_cascades import fetching
 from spec_cascades import stats as stats_lib
 from spec_cascades import struct
 from spec_cascades import types
@@ -225,10 +226,10 @@ def stream(spec: GenSpecSample, params: Any, draft_params: Any,
   jax.eval_shape(run, spec, params, draft_params, prompt, keys, target, warp)
   state = _init(spec, params, draft_params, prompt, keys)
   state = jax.tree.map(jnp.copy, state)      # it holds the caller's own arrays
-  before = jax.device_get((state.lengths, state.stats))
-  while not np.asarray(state.done).all():
+  before = fetching.get((state.lengths, state.stats))
+  while not fetching.get(state.done).all():
     state, feedback = _step(spec, params, draft_params, target, warp, state)
-    after = jax.device_get((state.lengths, state.stats))
+    after = fetching.get((state.lengths, state.stats))
     yield _round(before, after, feedback, state)
     before = after
 
@@ -236,10 +237,11 @@ def stream(spec: GenSpecSample, params: Any, draft_params: Any,
 def _round(before, after, feedback, state) -> Round:
   """The difference between two rounds, row by row."""
   (start, old), (end, new) = before, after
-  tokens, nodes = jax.device_get((state.tokens, feedback.draft.tree))
+  tokens, nodes, live = fetching.get(
+      (state.tokens, feedback.draft.tree, feedback.live))
   kinds = ('accepted', 'corrected', 'bonus')
   grown = {k: getattr(new, k) - getattr(old, k) for k in kinds}
-  rows, live = range(len(start)), np.asarray(feedback.live)
+  rows = range(len(start))
   return Round(
       [tokens[row, start[row]:end[row]] for row in rows],
       [[k for k in kinds for _ in range(grown[k][row])] for row in rows],

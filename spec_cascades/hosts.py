@@ -53,9 +53,7 @@ def start(coordinator: str | None = None, num_processes: int | None = None,
     num_processes: How many there are.
     process_id: Which of them this is, from 0.
     wait: Seconds for the others to come.
-    training: Whether devices of all processes exchange sums, and SIGTERM is no
-      end but a notice, see `ending`. Without it, CPUs do without Gloo, which
-      says things on standard output.
+    training: Whether SIGTERM is no end but a notice, see `ending`.
     environ: Variables that stand for what is None.
 
   Raises:
@@ -67,8 +65,6 @@ def start(coordinator: str | None = None, num_processes: int | None = None,
   if given is None:
     return
   jax.config.update('jax_enable_preemption_service', training)
-  if not training:
-    jax.config.update('jax_cpu_collectives_implementation', None)
   _explain()
   began = time.monotonic()
   try:
@@ -209,10 +205,7 @@ def gathered(value: Any) -> list[Any]:
 
 
 def exchanged(value: Any) -> list[Any]:
-  """As `gathered`, for much at once: by the network of the devices.
-
-  Only after `start(training=True)`.
-  """
+  """As `gathered`, for much at once: by the network of the devices."""
   if count() == 1:
     return [value]
   own = np.frombuffer(json.dumps(value).encode(), np.uint8)
@@ -327,6 +320,15 @@ def alone(function: Callable[..., Any], *trees: Any) -> Any:
   found = function(*trees) if first() else None
   barrier('alone')
   return found
+
+
+def meet() -> None:
+  """Waits for all, with their devices: they go on within a moment.
+
+  Unlike at `barrier`, each device of each process takes part in a sum.
+  """
+  if count() > 1:
+    multihost_utils.sync_global_devices('meet')
 
 
 def ending(step: int) -> bool:

@@ -20,6 +20,7 @@ from typing import Any, Sequence
 
 import jax
 from jax import sharding as jax_sharding
+import jax.numpy as jnp
 import numpy as np
 
 from spec_cascades.models import products
@@ -75,6 +76,27 @@ def mesh(data: int | None = None, model: int = 1,
   return jax_sharding.Mesh(np.asarray(devices).reshape(data, model), AXES)
 
 
+def put(tree: Any, shardings: Any) -> Any:
+  """Arrays that this process has, where they belong.
+
+  On a mesh of several processes all of them have to ask, and have the same
+  arrays: each puts its part of them on its devices. What lies on the mesh
+  already is moved.
+  """
+  if all(x.is_fully_addressable for x in jax.tree.leaves(shardings)):
+    return jax.device_put(tree, shardings)
+
+  def one(x, where):
+    if not getattr(x, 'is_fully_addressable', True):
+      return jax.device_put(x, where)
+    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+      return jax.random.wrap_key_data(
+          one(jax.random.key_data(x), where), impl=jax.random.key_impl(x))
+    whole = np.asarray(x)
+    return jax.make_array_from_callback(whole.shape, where, whole.__getitem__)
+  return jax.tree.map(one, tree, shardings)
+
+
 @dataclasses.dataclass(frozen=True)
 class Layout:
   """A mesh, and what it cuts; hashable.
@@ -111,6 +133,11 @@ class Layout:
   def replace(self, rules: Any) -> Layout:
     """Other rules on the same mesh."""
     return Layout(self.mesh, rules)
+
+  @property
+  def spans(self) -> bool:
+    """Whether the devices are those of several processes."""
+    return self.mesh.is_multi_process
 
   def cut(self, axis: str | None, size: int,
           config: Any = None) -> str | None:
@@ -181,7 +208,7 @@ class Layout:
     Raises:
       ValueError: The rows can't be dealt out evenly.
     """
-    tree = jax.tree.map(jax.numpy.asarray, tree)
+    tree = jax.tree.map(jnp.asarray, tree)
     axis = dict(self.rules).get('batch')
     parts = self.mesh.shape[axis] if axis else 1
     for x in jax.tree.leaves(tree):
@@ -189,7 +216,7 @@ class Layout:
         raise ValueError(f'{x.shape[0]} rows on a mesh of {parts} groups; '
                          f'allowed: multiples of {parts}. Fill up with rows of '
                          'prefix_lengths 0, which do nothing.')
-    return jax.device_put(tree, self.by_row(tree))
+    return put(tree, self.by_row(tree))
 
   def cache(self, cache: Any, config: Any = None) -> Any:
     """Shardings of a cache, of what an encoder left in it too."""
@@ -231,7 +258,7 @@ class Sharded:
 
   def place(self, params: Any) -> Any:
     """Parameters, moved to where they belong; what is there stays."""
-    return jax.device_put(params, self.layout.parameters(params, self.config))
+    return put(params, self.layout.parameters(params, self.config))
 
   def init(self, params: Any, prompt: Any, capacity: int) -> Any:
     """An empty cache on the mesh."""

@@ -12,7 +12,7 @@ PACKAGE = ROOT / 'spec_cascades'
 # A layer may import those on lines above it; a package also its own modules.
 # Checkpoints and evaluation share a line: they share `evaluation.text`.
 ORDER = '''
-  struct
+  fetching struct
   types
   check
   fatal hosts

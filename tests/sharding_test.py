@@ -1,18 +1,17 @@
 """Decoding on meshes of 8 devices: as on one device, and no reshuffling.
 
 Where only rows are cut, tokens and statistics are those of one device that
-decodes as many rows at a time. Sums that several devices share are rounded in
-another order, so that rows may differ where something tipped by less than 1e-4
-(see tests/models/margins_test). The decoding runs in a process of its own,
-where the CPU counts as 8 devices.
+decodes as many rows at a time, to the bit, if it computes its products as the
+mesh does. With kernels of our own, which are for one device, it gets the same
+tokens and counts. Sums that several devices share are rounded in another order,
+so that rows may differ where something tipped by less than 1e-4 (see
+tests/models/margins_test). The decoding runs in a process of its own, where the
+CPU counts as 8 devices, or in several.
 """
 import dataclasses
 import functools
 import itertools
 import json
-import os
-import pathlib
-import subprocess
 import sys
 
 from flax import traverse_util
@@ -22,17 +21,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from spec_cascades import decode, sharding, targets
+import processes
+from spec_cascades import decode, fetching, sharding, targets
 from spec_cascades import warp as warp_lib
 from spec_cascades.drafters.chain import Chain
 from spec_cascades.evaluation import hlo
 from spec_cascades.evaluation import rules as rules_lib
 from spec_cascades.models import gemma, products, t5
 from tests.common import keys, select
-from tests.devices_test import FLAGS
 from tests.models import margins_test, tiny
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
 ROWS, LENGTH = 16, 32
 SLOTS = LENGTH + margins_test.GAMMA + 1
 # Sizes that 8 devices divide, but for Gemma's two key heads.
@@ -53,6 +51,7 @@ RULES = dict(lossless=(targets.Lossless(), 1.), greedy=(targets.Lossless(), 0.),
 # Model, (data, model), the verifier's layout, the drafter's, and the rule.
 FAST = [('t5', (2, 4), 'tensor', 'data', 'ensemble')]
 MESHES = (2, 4), (4, 2), (8, 1), (1, 8)
+ALONE = (1, 1)                       # one device, with the products of a mesh
 _PAIRS = itertools.cycle([('data', 'greedy'), ('tensor', 'chow'),
                           ('data', 'token')])
 SLOW = [
@@ -72,6 +71,12 @@ LAYOUTS = [
     ('t5', (1, 8), 'tensor', 'tensor'), ('gemma', (1, 8), 'tensor', 'data')]
 EVERY = [(*layout, rule) for rule in (*rules_lib.RULES, 'choice')
          for layout in LAYOUTS]
+# Of the devices of several processes.
+ACROSS = [('t5', (2, 4), 'tensor', 'data', 'ensemble'),
+          ('t5', (8, 1), 'data', 'data', 'lossless'),
+          ('t5', (1, 8), 'tensor', 'tensor', 'greedy'),
+          ('gemma', (1, 8), 'tensor', 'data', 'chow'),
+          ('gemma', (4, 2), 'fsdp', 'data', 'ensemble')]
 # Searches for a beta, which go on until every row has its own.
 SEARCHES = dict(LossyBeta=1, LossyBudget=3)
 
@@ -82,7 +87,8 @@ def made(name, shape, own, drafters):
   plain = tiny.params_of(lm)
   wrap = lambda lm, rules: lm
   if shape:
-    mesh = sharding.mesh(*shape)
+    devices = jax.local_devices()[:1] if shape == ALONE else None
+    mesh = sharding.mesh(*shape, devices)
     wrap = lambda lm, rules: sharding.Sharded(lm, sharding.Layout(mesh, rules))
   p, q = wrap(lm, own), wrap(lm, drafters)
   spec = decode.GenSpecSample(p, Chain(q, margins_test.GAMMA), LENGTH, eos=-1)
@@ -125,25 +131,30 @@ def on_one(spec, params, draft_params, prompt, row_keys, *rest, groups):
 def decoded(name, shape, own, drafters, rule):
   """A case on the mesh and on one device, and the loop that was compiled."""
   alone = *made(name, None, own, drafters), *given(name, rule)
+  whole = by_rows(shape, own, drafters)
   spec, *params = made(name, shape, own, drafters)
   spread = (spec, *params, *spec.lm.layout.rows(given(name, rule)))
   program = decode.run.lower(*spread).compile()
   many = program(*spread)
-  groups = shape[0] if by_rows(shape, own, drafters) else 1
-  pairs = (on_one(*alone, groups=groups),
-           list(map(np.asarray, jax.tree.leaves((many.tokens, many.stats)))))
-  # Tokens and counts to the digit; `deferred`, a sum of fractions, to 1e-4, or
-  # where no model is cut, to 1e-5: another program adds them up.
-  far = 1e-5 if by_rows(shape, own, drafters) else 1e-4
-  near = lambda x: far * np.issubdtype(x.dtype, np.floating)
-  apart = np.any([(np.abs(a - b) > near(a)).reshape(ROWS, -1).any(1)
-                  for a, b in zip(*pairs)], 0)
+  got = jax.tree.leaves(fetching.get((many.tokens, many.stats)))
+
+  def apart(one, far):
+    """Rows that differ; `deferred`, a sum of fractions, by more than `far`."""
+    near = lambda x: far * np.issubdtype(x.dtype, np.floating)
+    return np.any([(np.abs(a - b) > near(a)).reshape(ROWS, -1).any(1)
+                   for a, b in zip(one, got)], 0)
+
+  one = on_one(*alone, groups=shape[0] if whole else 1)
+  far = apart(one, 1e-5 if whole else 1e-4)
+  if whole:
+    alike = *made(name, ALONE, own, drafters), *alone[3:]
+    far |= apart(on_one(*alike, groups=shape[0]), 0)
   slots = [x for y in (many.cache, many.drafter) for x in jax.tree.leaves(y)]
   return dict(
-      apart=int(apart.sum()), rounds=int(many.stats.rounds.max()),
+      apart=int(far.sum()), rounds=int(many.stats.rounds.max()),
       shards=[x.sharding.shard_shape(x.shape) for x in (
           many.tokens, many.cache.layers[0][0], many.drafter.layers[0][0])],
-      margins=margins(alone, spread, rule) if apart.any() else [],
+      margins=margins(alone, spread, rule) if far.any() else [],
       **inspected(program.as_text(), slots))
 
 
@@ -174,37 +185,41 @@ def aliased():
 
 
 def main():
-  cases = json.load(sys.stdin)
+  cases = json.loads(sys.argv[1])
   found = [decoded(name, tuple(shape), *rest) for name, shape, *rest in cases]
   print(json.dumps(dict(found=found, aliased=aliased())))
 
 
-def run(cases):
-  flags = os.environ.get('XLA_FLAGS', '')
-  done = subprocess.run(
-      [sys.executable, '-c', 'from tests import sharding_test as t; t.main()'],
-      cwd=ROOT, input=json.dumps(cases), capture_output=True, text=True,
-      check=False, env=dict(os.environ, PYTHONPATH=str(ROOT),
-                            JAX_PLATFORMS='cpu', XLA_FLAGS=f'{flags} {FLAGS}'))
-  assert done.returncode == 0, done.stderr
-  return json.loads(done.stdout.splitlines()[-1])
+MAIN = '''
+from spec_cascades import hosts
+hosts.start()                        # before anything is put on a device
+from tests import sharding_test
+sharding_test.main()
+'''
+
+
+def run(cases, count=1):
+  """On 8 devices, of one process or of several together: what each found."""
+  found = processes.finish(processes.start(
+      count, '-c', MAIN, json.dumps(cases), devices=8 // count))
+  return [json.loads(out.splitlines()[-1]) for out, _ in found]
 
 
 @pytest.fixture(scope='module')
 def fast():
-  return run(FAST)
+  return run(FAST)[0]
 
 
 @pytest.fixture(scope='module')
 def slow():
-  return run(SLOW)['found']
+  return run(SLOW)[0]['found']
 
 
 @functools.cache
 def of_rule(rule):
   """What was found of its cases of `EVERY`, in a process of their own."""
   cases = [case for case in EVERY if case[-1] == rule]
-  return dict(zip(cases, run(cases)['found'], strict=True))
+  return dict(zip(cases, run(cases)[0]['found'], strict=True))
 
 
 def layers_of(lm):
@@ -269,6 +284,18 @@ def test_more_meshes_decode_as_one_device(slow, i):
     map(str, case)))
 def test_every_rule_decodes_as_on_one_device(case):
   check(case, of_rule(case[-1])[case])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('count', [2, 4])
+def test_a_mesh_of_several_processes_decodes_as_one_device(count):
+  """All of them see the same, in the arrays and in the programs."""
+  each = run(ACROSS, count)
+  assert len(each) == count
+  for found in each:
+    for case, got in zip(ACROSS, found['found'], strict=True):
+      check(case, got)
+    assert 0 < found['aliased']['held'] <= found['aliased']['kept']
 
 
 def test_layouts_cut_what_they_say(fast):

@@ -88,11 +88,12 @@ def _meshed(devices: str, written: dict[str, str]) -> tuple[str, int]:
 
 def _fits(one: lib.Slice, said: str, devices: int) -> None:
   chips = one.chips // one.hosts
-  if devices > chips:
+  if devices > chips and devices != one.chips:
+    every = f', or {one.chips}, for a mesh of all hosts' * (one.hosts > 1)
     raise ValueError(
         f'Got {said} on a {one.kind}, whose hosts have {chips} chips each; '
         f'allowed: up to {chips} devices, since a process decodes with those '
-        'of its own host.')
+        f'of its own host{every}.')
 
 
 def _committed(path: str) -> None:

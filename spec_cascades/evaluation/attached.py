@@ -10,7 +10,6 @@ import functools
 import pathlib
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 
 from spec_cascades import sharding
@@ -54,8 +53,7 @@ class Part:
     if self.layout is None:
       return products.compacted(products.pack(self.checkpoint))
     packed = products.pack(self.checkpoint, cut=True)
-    return jax.device_put(
-        packed, self.layout.replace('data').parameters(packed))
+    return sharding.put(packed, self.layout.replace('data').parameters(packed))
 
 
 def whole(path: str, pair: pairs.Pair) -> tuple[pairs.Model, str]:

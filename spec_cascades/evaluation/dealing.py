@@ -1,8 +1,9 @@
-"""A sweep decoded by several processes, each on its own devices.
+"""A sweep decoded by several processes.
 
 The first process keeps the journal and says what there is to do, a unit at a
 time; every process, the first among them, takes the next unit when it has
-finished one, and hands in what came of it.
+finished one, and hands in what came of it. Where they share one mesh, all of
+them decode each unit, and the first has all that comes of it.
 """
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from spec_cascades import hosts
 from spec_cascades.evaluation import crew
 from spec_cascades.evaluation import decoding
 from spec_cascades.evaluation import environment
+from spec_cascades.evaluation import meshes
 from spec_cascades.evaluation import results
 from spec_cascades.evaluation import timing
 from spec_cascades.evaluation import work
@@ -52,6 +54,9 @@ def deal(job: decoding.Job, source: crew.Source) -> Iterator[decoding.Outcome]:
   """Outcomes of all units of a source, from all processes; for the first."""
   board, missing = hosts.Board('sweep'), source.missing()
   board.put(START, needed(job, missing))
+  if meshes.spans(job.pair.verifier.lm):
+    yield from _lead(board, job, source)
+    return
   decoder, hand = decoding.Decoder(job), _Hand(board, source)
   yield from decoder.prepare(missing, source.say)
   source.say('decoding')
@@ -84,7 +89,10 @@ def help_out(make: Callable[[], decoding.Job]) -> int:
   needs = board.get(START)
   if needs is None:
     return 0
-  decoder, sent = decoding.Decoder(make()), itertools.count()
+  job, sent = make(), itertools.count()
+  decoder = decoding.Decoder(job)
+  if meshes.spans(job.pair.verifier.lm):
+    return _follow(board, decoder, needs)
 
   def send(index, outcomes):
     board.put(f'{OUTCOMES}/{hosts.index()}_{next(sent):09}',
@@ -100,6 +108,38 @@ def help_out(make: Callable[[], decoding.Job]) -> int:
       done += 1
   board.put(f'{LAST}/{hosts.index()}', log.programs)
   return done
+
+
+def _lead(board, job, source):
+  """Decodes with all other processes at once: each is told of every unit."""
+  def tell(number, note):
+    for i in range(1, hosts.count()):
+      board.put(f'{UNITS}/{i}/{number}', note)
+
+  decoder, told = decoding.Decoder(job), itertools.count()
+  yield from decoder.prepare(needed(job, source.missing()), source.say)
+  source.say('decoding')
+  with timing.CompileLog() as log, timing.quiet():
+    while (taken := source.take()) is not None:
+      index, unit = taken
+      tell(next(told), (index, dataclasses.asdict(unit)))
+      yield from decoder.decode(unit)
+      source.done(index)
+  tell(next(told), None)
+  yield decoding.Outcome(late=log.programs)
+
+
+def _follow(board, decoder, needs):
+  """Does what `_lead` does in the first process; how many units."""
+  for _ in decoder.prepare(list(map(tuple, needs))):
+    pass
+  with timing.quiet():
+    for done in itertools.count():
+      found = board.take(f'{UNITS}/{hosts.index()}/{done}')
+      if found is None:
+        return done
+      for _ in decoder.decode(_unit(found)[1]):
+        pass
 
 
 def needed(job: decoding.Job,

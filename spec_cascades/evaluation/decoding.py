@@ -5,6 +5,7 @@ import collections
 from concurrent import futures
 import contextlib
 import dataclasses
+import functools
 import itertools
 import os
 import time
@@ -14,6 +15,8 @@ import weakref
 
 import jax
 
+from spec_cascades import hosts
+from spec_cascades.evaluation import meshes
 from spec_cascades.evaluation import pairs
 from spec_cascades.evaluation import points as points_lib
 from spec_cascades.evaluation import programs as programs_lib
@@ -93,11 +96,27 @@ class _Coming(NamedTuple):
   log: futures.Future[timing.CompileLog]
 
 
+class _Later(futures.Future):
+  """What comes of a call that is made when it is asked for."""
+
+  def __init__(self, function: Callable[..., Any], *args: Any):
+    super().__init__()
+    self._call = functools.partial(function, *args)
+
+  def result(self, timeout: float | None = None) -> Any:
+    del timeout
+    return self._call()
+
+
 class Decoder:
   """Holds the compiled programs of a job; a point that fails spares others.
 
   Programs are compiled in threads beside whatever is decoded meanwhile, but all
   are there before the clock runs.
+
+  On a mesh of several processes each of them has one, which is asked for the
+  same in the same order. There nothing is compiled beside, and an error is
+  raised: the others may wait in an exchange.
   """
 
   def __init__(self, job: Job):
@@ -106,6 +125,7 @@ class Decoder:
     self._programs = programs_lib.Programs(job.pair, job.curves, eos=job.eos)
     self._prompts = programs_lib.Prompts(job.rows, job.buckets, job.seed,
                                          job.pair.prompt, job.pair.verifier.lm)
+    self._spans = meshes.spans(job.pair.verifier.lm)
     self._count = 0
     self._say = lambda what: None
     self._failed: set[str] = set()
@@ -139,7 +159,8 @@ class Decoder:
       self._waiting[case] = _Coming(
           tuple(dict.fromkeys(key for key, _, _ in some)), call,
           any(trial in plan.clocked for _, _, trial in some),
-          self._pool.submit(self._programs.ahead, *call))
+          (_Later if self._spans else self._pool.submit)(
+              self._programs.ahead, *call))
     if not plan.staged:
       yield from self._ready(list(self._waiting))
     for group in work.grouped(self._prompts.buckets[:plan.timed],
@@ -184,7 +205,7 @@ class Decoder:
       log = coming.log.result()
       return log + self._programs.compile(*coming.call) if coming.timed else log
 
-    with _excused(*coming.keys) as failed:
+    with self._excused(*coming.keys) as failed:
       seconds, log = timing.timed(run)
       return Outcome(compiled=dict(
           program=str(case.name), programs=log.programs, rows=case.size,
@@ -196,7 +217,7 @@ class Decoder:
     key, examples = decodes[0][0], [example for _, example, _ in decodes]
     prompt = self._prompts(*examples, size=self._job.plan.batch)
     seconds, outputs = 0., []
-    with _excused(key) as failed:
+    with self._excused(key) as failed:
       start = time.perf_counter()
       state = self._programs.call(self._job.points[key], *prompt)
       yield Outcome(begun=True)
@@ -215,7 +236,9 @@ class Decoder:
       if self._count % COLLECT_EVERY == 0:
         timing.collect()
       seconds, outputs = 0., []
-      with _excused(key) as failed:
+      with self._excused(key) as failed:
+        if self._spans:
+          hosts.meet()
         seconds, state = timing.timed(
             self._programs.call, self._job.points[key], *prompt)
         outputs = programs_lib.outputs_of(
@@ -224,18 +247,19 @@ class Decoder:
       yield Outcome(_records(some, seconds / size, outputs), failed,
                     seconds=seconds)
 
+  @contextlib.contextmanager
+  def _excused(self, *keys: str) -> Iterator[dict[str, str]]:
+    """An error fails these points, and nothing else."""
+    failed = {}
+    try:
+      yield failed
+    except Exception as error:  # pylint: disable=broad-exception-caught
+      if self._spans:
+        raise
+      line = f'{type(error).__name__}: {error}'.split('\n')[0]
+      failed.update(dict.fromkeys(keys, line))
+
 
 def _records(decodes, seconds, outputs) -> list[results.Record]:
   return [results.Record(key, example, seconds, *output, trial=trial)
           for (key, example, trial), output in zip(decodes, outputs)]
-
-
-@contextlib.contextmanager
-def _excused(*keys: str) -> Iterator[dict[str, str]]:
-  """An error fails these points, and nothing else."""
-  failed = {}
-  try:
-    yield failed
-  except Exception as error:  # pylint: disable=broad-exception-caught
-    line = f'{type(error).__name__}: {error}'.split('\n')[0]
-    failed.update(dict.fromkeys(keys, line))

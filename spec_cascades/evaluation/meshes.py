@@ -1,7 +1,9 @@
-"""Decoding on several devices of a process: which, and how models are cut.
+"""Decoding on several devices: which, and how models are cut.
 
-A mesh is of this process's own devices: of several processes each has one, and
-decodes other texts. The largest models that are meant here fit one TPU host.
+A mesh is of this process's own devices, if it has enough: of several processes
+each has one, and decodes other texts. A larger one is of the devices of all
+processes, which then decode the same texts, in the same order: for models that
+one host can't hold.
 """
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ from typing import Any
 import jax
 
 from spec_cascades import check
+from spec_cascades import hosts
 from spec_cascades import sharding
 from spec_cascades.models import reduced
 
@@ -20,6 +23,8 @@ Rules = str | tuple[tuple[str, str | None], ...]
 @dataclasses.dataclass(frozen=True)
 class Mesh:
   """The first data x model devices of each process; (1, 1) is one device.
+
+  Or, if no process has so many, those of all processes together.
 
   Attributes:
     data: Groups of devices that share no row. Where there are fewer rows, the
@@ -46,20 +51,31 @@ class Mesh:
     """Devices."""
     return self.data * self.model
 
+  @property
+  def spans(self) -> bool:
+    """Whether it takes the devices of all processes, if there are several."""
+    return (hosts.count() > 1 and self.size > 1
+            and self.size > jax.local_device_count())
+
   def layouts(self) -> tuple[sharding.Layout, sharding.Layout] | None:
     """The verifier's and the drafter's; None for one device.
 
     Raises:
-      ValueError: This process has not so many devices.
+      ValueError: This process has not so many devices, and there are not just
+        so many in all.
     """
     if self.size == 1:
       return None
-    there = jax.local_devices()
-    if len(there) < self.size:
+    there = jax.devices() if self.spans else jax.local_devices()
+    if len(there) < self.size or (self.spans and len(there) > self.size):
+      own, every = jax.local_device_count(), jax.device_count()
+      others = (f', all {hosts.count()} together {every}; allowed: up to {own},'
+                f' for each process, or {every}, for all'
+                if hosts.count() > 1 else '')
       raise ValueError(
           f'Got a mesh of data={self.data}, model={self.model}, which takes '
-          f'{self.size} devices; this process has {len(there)}. Give a smaller '
-          'one.')
+          f'{self.size} devices; this process has {own}{others}. Give '
+          f'{"another" if others else "a smaller one"}.')
     mesh = sharding.mesh(self.data, self.model, there[:self.size])
     return (sharding.Layout(mesh, self.rules),
             sharding.Layout(mesh, self.drafter_rules))
@@ -86,6 +102,12 @@ def layout_of(lm: Any) -> sharding.Layout | None:
   return lm.layout if isinstance(lm, sharding.Sharded) else None
 
 
+def spans(lm: Any) -> bool:
+  """Whether it lies on devices of several processes."""
+  layout = layout_of(lm)
+  return layout is not None and layout.spans
+
+
 def groups(lm: Any) -> int:
   """Devices or groups of them that share no row."""
   layout = layout_of(lm)
@@ -96,3 +118,15 @@ def rows(lm: Any, tree: Any) -> Any:
   """Prompts and keys where a model's rows belong."""
   layout = layout_of(lm)
   return layout.rows(tree) if layout else tree
+
+
+def everywhere(lm: Any, tree: Any) -> Any:
+  """Inside a program: results whole on each device, if a mesh spans processes.
+
+  So that each of them has them, and need not ask for them with another program.
+  """
+  if not spans(lm):
+    return tree
+  return jax.lax.with_sharding_constraint(
+      tree, jax.sharding.NamedSharding(
+          layout_of(lm).mesh, jax.sharding.PartitionSpec()))

@@ -78,7 +78,7 @@ class Programs:
     self._flat = functools.lru_cache(maxsize=None)(
         lambda *args: struct.flat(self._spec(*args)))
     self._names = functools.lru_cache(maxsize=None)(self._make_name)
-    self._target = functools.lru_cache(maxsize=None)(self._make_target)
+    self._chosen = functools.lru_cache(maxsize=None)(self._make_chosen)
 
   def name(self, point: points_lib.Point) -> Name:
     """The program that a point runs on."""
@@ -122,8 +122,7 @@ class Programs:
 
   def chosen(self, point: points_lib.Point) -> tuple[Any, Any]:
     """The rule and the warp of a point, on the device."""
-    return self._target(point), _warp(point.temperature, point.top_k,
-                                      point.top_p)
+    return self._chosen(point)
 
   def prepare(self, points: Iterable[points_lib.Point]) -> None:
     """Puts rules and warps on the device, so that no timed call has to."""
@@ -183,6 +182,11 @@ class Programs:
     spec = decode.GenSpecSample(lm, drafter, room, judge, self._eos)
     return spec, model.params, draft_params
 
+  def _make_chosen(self, point):
+    return meshes.rows(self._pair.verifier.lm, (
+        self._make_target(point),
+        _warp(point.temperature, point.top_k, point.top_p)))
+
   def _make_target(self, point: points_lib.Point) -> Any:
     if not point.rule:
       return targets.Lossless()
@@ -205,7 +209,8 @@ def _run(structure: struct.Structure, leaves: Sequence[Any],
   spec, *params = structure(leaves)
   sequential = isinstance(spec, baselines.Sequential)
   run = baselines.run if sequential else decode.run
-  return run(spec, *params, *args).replace(cache=None, drafter=None)
+  state = run(spec, *params, *args).replace(cache=None, drafter=None)
+  return meshes.everywhere(spec.lm, state)
 
 
 def _traced(rule: Any, alpha: float | None) -> Any:

@@ -68,8 +68,8 @@ class Sweep:
     inspected: How many texts to show with the origin of every token, too.
     predicted: Whether to predict tokens a verifier call, too, by one pass over
       the texts of each point that a chain drafted.
-    mesh: Devices of each process that decode together. Part of the
-      configuration if it is not one device.
+    mesh: Devices of each process, or of all, that decode together. Part of
+      the configuration if it is not one device.
     executor: Who decodes: this process, or workers on other machines. It is no
       part of the configuration: one may go on where another was stopped.
   """
@@ -208,10 +208,12 @@ class Run:
   def _inputs(self) -> dict[str, Any]:
     """What every point's content key covers besides the point itself."""
     mesh = self.sweep.mesh
+    together = {'processes': hosts.count()} if mesh.spans else {}
     own = results.rules_digest(curve.rule for curve in self.sweep.curves)
     return dict(
         **({'rules': own} if own else {}),
-        **({'mesh': dataclasses.asdict(mesh)} if mesh.size > 1 else {}),
+        **({'mesh': dataclasses.asdict(mesh) | together}
+           if mesh.size > 1 else {}),
         schema=results.SCHEMA, code=results.code_digest(),
         data=examples_lib.digest(self.examples),
         verifier=self.pair.verifier.sha256,

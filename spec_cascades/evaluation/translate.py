@@ -110,9 +110,10 @@ class Translator:
         lm, drafter, chosen.max_length + prompt.prefix.shape[1],
         drafting.split(chosen.drafter)[0].judge, tuple(vocabulary.ends))
     shown = stream.Detokenizer(vocabulary)
+    target, warp = meshes.rows(lm, (self._target(), self._warp()))
     for done in decode.stream(
         spec, self._pair.verifier.params, draft_params, prompt,
-        keys, self._target(), self._warp()):
+        keys, target, warp):
       new = done.tokens[0]
       yield Step(''.join(shown.add(t) for t in new),
                  tuple(stream.pieces(vocabulary, new, done.origins[0])),

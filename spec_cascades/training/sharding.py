@@ -78,20 +78,7 @@ def like(lm: Any, shapes: Any, on: sharding.Layout) -> Any:
 
 def place(lm: Any, tree: Any, on: sharding.Layout) -> Any:
   """Parameters, or a `TrainState`, on the devices, see `like`."""
-  return _put(tree, on.parameters(tree, reduced.whole(lm).config))
-
-
-def _put(tree, shardings):
-  """Arrays that every process has, each with its own part on its devices."""
-  if hosts.count() == 1:
-    return jax.device_put(tree, shardings)
-
-  def put(x, where):
-    if getattr(x, 'sharding', None) == where:
-      return x
-    whole = np.asarray(x)
-    return jax.make_array_from_callback(whole.shape, where, whole.__getitem__)
-  return jax.tree.map(put, tree, shardings)
+  return sharding.put(tree, on.parameters(tree, reduced.whole(lm).config))
 
 
 def batch(arrays: dict[str, np.ndarray],
@@ -106,4 +93,4 @@ def batch(arrays: dict[str, np.ndarray],
     arrays = {name: np.pad(x, ((0, short),) + ((0, 0),) * (np.ndim(x) - 1),
                            mode='edge') for name, x in arrays.items()}
     arrays['weights'][rows:] = 0
-  return _put(arrays, on.by_row(arrays))
+  return sharding.put(arrays, on.by_row(arrays))

@@ -1,7 +1,8 @@
 """A sweep by several processes: the rows of one, and it goes on after a death.
 
 Each process has its own devices and decodes units that the first one deals out;
-dealing_test.py has the dealing without a model.
+dealing_test.py has the dealing without a model. Or all of them lie on one mesh,
+and decode each unit together.
 """
 import json
 import signal
@@ -82,9 +83,8 @@ LONG = {'EXAMPLES': 200, 'BUCKETS': ((80, 60),),
 DECODES = 200 * (96 + 2)
 
 
-def killed(pair_dir, out, cache, count, victim):
+def killed(command, out, cache, count, victim, decodes=DECODES):
   """One of `count` is killed when 12 decodes are done; the same goes on."""
-  command = command_of(pair_dir, out, **LONG)
   several = processes.start(count, *command, **cache)
   processes.wait_for(lambda: len(sweeping.records(
       out / sweep_lib.JOURNAL)) >= 12, *several)
@@ -92,13 +92,13 @@ def killed(pair_dir, out, cache, count, victim):
   errors = processes.stopped([x for x in several if x is not several[victim]])
   several[victim].communicate()
   done = len(tokens_of(out))
-  assert 12 <= done < DECODES
+  assert 12 <= done < decodes
   for err in errors:
     said = [x for x in err.splitlines() if x.startswith('sweep.py: ')]
     assert len(said) == 1 and 'The same command goes on' in said[0], err
     assert 'Check failure' not in err
   processes.finish(processes.start(count, *command, **cache))
-  assert len(tokens_of(out)) == DECODES
+  assert len(tokens_of(out)) == decodes
   return out
 
 
@@ -106,11 +106,85 @@ def killed(pair_dir, out, cache, count, victim):
 @pytest.mark.parametrize('count,victim', [(2, 0), (2, 1), (4, 2)])
 def test_a_killed_process_stops_all_and_the_same_command_goes_on(
     pair_dir, cache, tmp_path, count, victim):
-  out = killed(pair_dir, tmp_path / 'out', cache, count, victim)
+  out = tmp_path / 'out'
+  killed(command_of(pair_dir, out, **LONG), out, cache, count, victim)
   alone = tmp_path / 'alone'
   processes.finish(processes.start(1, *command_of(
       pair_dir, alone, **LONG), **cache))
   assert rows_of(out) == rows_of(alone) and tokens_of(out) == tokens_of(alone)
+
+
+def on_one_mesh(pair_dir, out, data, model, **bindings):
+  """Two of these devices' worth of work for each process."""
+  return [*command_of(pair_dir, out, DATA=data, MODEL=model, **bindings),
+          '--gin_file=gin/executors/mesh.gin']
+
+
+def less_keys(directory):
+  """Deterministic columns but those that name the mesh's own points."""
+  names = ('key', 'sweep')
+  return [{k: x for k, x in row.items() if k not in names}
+          for row in rows_of(directory)]
+
+
+def test_two_processes_on_one_mesh_give_the_rows_of_one(
+    pair_dir, whole, cache, tmp_path):
+  """One device each, that cut the model between them: both decode all."""
+  out = tmp_path / 'mesh'
+  texts = processes.finish(processes.start(
+      2, *on_one_mesh(pair_dir, out, 1, 2), **cache))
+  assert less_keys(out) == less_keys(whole) and len(rows_of(out)) == 3
+  assert texts[1][0] == f'6 units decoded for {out}\n'
+
+
+@pytest.mark.slow
+def test_four_processes_on_one_mesh_in_batches(pair_dir, cache, tmp_path):
+  """And a drafter and a baseline that decode in other ways."""
+  more = tmp_path / 'more.gin'
+  more.write_text("""
+from __gin__ import dynamic_registration
+from spec_cascades import baselines
+from spec_cascades import targets
+from spec_cascades.evaluation import points
+copied/points.Curve.rule = @targets.Lossless
+copied/points.Curve.temperatures = (1.,)
+copied/points.Curve.drafter = 'ngram'
+sequential/points.Curve.rule = @baselines.SeqCascade
+sequential/points.Curve.alphas = (.4,)
+sequential/points.Curve.temperatures = (1.,)
+""")
+  changes = {'sweep.Sweep.batch': 4, 'sweep.Sweep.timed': 5, 'EXAMPLES': 10,
+             'sweep.Sweep.curves': '[@copied/points.Curve(), '
+             '@sequential/points.Curve()]'}
+  alone, out = tmp_path / 'alone', tmp_path / 'mesh'
+  processes.finish(processes.start(
+      1, *command_of(pair_dir, alone, **changes), f'--gin_file={more}',
+      **cache))
+  processes.finish(processes.start(
+      4, *on_one_mesh(pair_dir, out, 2, 2, **changes), f'--gin_file={more}',
+      **cache))
+  assert less_keys(out) == less_keys(alone) and len(rows_of(out)) == 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('victim', [0, 1])
+def test_a_death_on_one_mesh_stops_both_and_the_same_command_goes_on(
+    pair_dir, whole, cache, tmp_path, victim):
+  out = tmp_path / 'out'
+  killed(on_one_mesh(pair_dir, out, 1, 2), out, cache, 2, victim, 18)
+  assert less_keys(out) == less_keys(whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('data,model', [(1, 3), (4, 2)])
+def test_a_mesh_of_neither_one_nor_all_processes_is_refused(
+    pair_dir, tmp_path, data, model):
+  out = tmp_path / 'out'
+  for err in processes.stopped(processes.start(
+      2, *on_one_mesh(pair_dir, out, data, model), devices=2)):
+    said, = [x for x in err.splitlines() if x.startswith('sweep.py: ')]
+    assert 'this process has 2, all 2 together 4; allowed: up to 2' in said
+  assert not out.exists()
 
 
 @pytest.mark.slow

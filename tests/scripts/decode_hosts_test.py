@@ -40,6 +40,31 @@ def test_two_processes_share_the_lines_each_on_two_devices(command, want):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize('flags', [
+    ['--mesh', '2,2'], ['--mesh', '4,1', '--layout', 'data', '--trace'],
+    ['--mesh', '1,4', '--layout', 'fsdp', '--drafter_layout', 'tensor']])
+def test_two_processes_share_one_mesh(command, want, flags):
+  (out, _), (other, _) = processes.finish(processes.start(
+      2, *command, *flags, devices=2))
+  if '--trace' in flags:
+    assert all(line in out.splitlines() for line in want.splitlines())
+  else:
+    assert out == want
+  assert other == ''
+
+
+@pytest.mark.slow
+def test_four_processes_share_one_mesh_and_the_lines_of_the_first(
+    command, want):
+  at = command.index('--file')
+  several = processes.start(4, *command[:at], *command[at + 2:], '--mesh',
+                            '1,4', stdin=subprocess.PIPE)
+  several[0].stdin.write('\n'.join(LINES))
+  texts = processes.finish(several)
+  assert [out for out, _ in texts] == [want, '', '', '']
+
+
+@pytest.mark.slow
 def test_two_processes_with_the_shipped_pair(tmp_path):
   """Whose weights lie in one piece of memory, which small ones do not."""
   path = tmp_path / 'texts'

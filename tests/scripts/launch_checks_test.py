@@ -92,7 +92,8 @@ def test_chips_and_hosts_of_a_type(kind, chips, hosts):
     (['sweep', '--type=v4-8', '--env=DEVICES=8', *RUN],
      'DEVICES=8 on a v4-8, whose hosts have 4 chips each; allowed: up to 4'),
     (['sweep', *RUN, '--gin_file=gin/executors/mesh.gin', '--gin.MODEL=4',
-      '--gin.DATA=2'], 'DATA=2 and MODEL=4 on a v5litepod-16, whose hosts'),
+      '--gin.DATA=2'], 'DATA=2 and MODEL=4 on a v5litepod-16, whose hosts have '
+     '4 chips each; allowed: up to 4 devices, .*, or 16, for a mesh of all'),
     (['sweep', '--slices=2', '--type=v4-8', '--', '--config=configs/gammas.py'],
      'slices 2 with --config configs/gammas.py; allowed: one of the two'),
     (['sweep', '--slices=2', '--type=v4-8', *RUN, '--profile=trace'],
@@ -108,6 +109,8 @@ def test_what_can_be_is_not_refused(world):
   go(world, 'sweep', '--dry_run', '--env=DEVICES=4', *RUN,
      '--gin_file=./gin/executors/mesh.gin', '--gin.OUTPUT_DIR=runs/a/../b')
   assert not pathlib.Path('out').exists()
+  go(world, 'sweep', '--dry_run', *RUN, '--gin_file=gin/executors/mesh.gin',
+     '--gin.MODEL=8', '--gin.DATA=2')                 # one mesh of all hosts
   go(world, 'delete', '--dry_run', '--', '--gin_file=nonexistent.gin')
 
 
