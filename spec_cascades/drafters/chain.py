@@ -29,7 +29,7 @@ class Chain(Line, Late, Cached):
   tokens, a number as traced as a threshold, and none behind one that ends it.
   The cache may lack the last `late` committed tokens, see `lagging`.
 
-  Reference: Leviathan et al. (2023), https://arxiv.org/abs/2211.17192
+  Reference: Leviathan et al. (2023), Alg. 1, https://arxiv.org/abs/2211.17192
   """
   lm: Any = struct.field(pytree_node=False)
   length: int = struct.field(pytree_node=False)

@@ -25,7 +25,8 @@ class EarlyExit(Reading):
     chain: Of the first layers, see `models.skip.shallow`.
     layers: How many of the cache they use.
 
-  Reference: Elhoushi et al. (2024), LayerSkip, https://arxiv.org/abs/2404.16710
+  Reference: Elhoushi et al. (2024), LayerSkip, sec. 4.3,
+    https://arxiv.org/abs/2404.16710
   """
   chain: Chain
   layers: int = struct.field(pytree_node=False)

@@ -39,8 +39,8 @@ class Horizontal:
   `Vertical` or another `Horizontal`; the first may use the verifier's cache.
   Parameters are a pair, those of each.
 
-  Reference: Chen et al. (2023), Cascade Speculative Drafting, horizontal
-    cascade, https://arxiv.org/abs/2312.11462
+  Reference: Chen et al. (2023), Cascade Speculative Drafting, Alg. 1 (the
+    horizontal cascade), https://arxiv.org/abs/2312.11462
   """
   first: Any
   second: Any

@@ -30,7 +30,7 @@ class Retrieval(Reading):
     order: Tokens that are looked up at most.
     samples: Places that are read.
 
-  Reference: He et al. (2023), https://arxiv.org/abs/2311.08252
+  Reference: He et al. (2023), sec. 3, https://arxiv.org/abs/2311.08252
   """
   length: int = struct.field(pytree_node=False, default=6)
   nodes: int = struct.field(pytree_node=False, default=17)

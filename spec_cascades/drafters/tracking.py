@@ -39,7 +39,8 @@ class Tracking(Around):
     step: How far the threshold should move.
     keep: Weight of the threshold before.
 
-  Reference: Zhang et al. (2023), https://arxiv.org/abs/2309.08168
+  Reference: Zhang et al. (2023), Alg. 2 and sec. 3.4,
+    https://arxiv.org/abs/2309.08168
   """
   chain: Chain
   goal: float | Float[Array, '*B'] = 0.9

@@ -46,7 +46,7 @@ class TriForce(Line, Keeping):
     recent: Tokens before the root that are seen in any case.
     every: Rounds between choices.
 
-  Reference: Sun et al. (2024), https://arxiv.org/abs/2404.11912
+  Reference: Sun et al. (2024), Alg. 1, https://arxiv.org/abs/2404.11912
   """
   lm: Any = struct.field(pytree_node=False)
   length: int = struct.field(pytree_node=False)

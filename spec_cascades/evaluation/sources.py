@@ -12,7 +12,9 @@ In gin: `sweep.Sweep.data = @sources.Corpus()`, or just the path of a table.
 """
 from __future__ import annotations
 
+import collections
 import dataclasses
+import itertools
 import json
 import pathlib
 from typing import Any, ClassVar, Mapping
@@ -127,6 +129,63 @@ class Corpus:
       if not (self.distinct and line['near_duplicate']) and (
           self.characters is None or len(line[self.source]) <= self.characters):
         found.append((line['id'], line[self.source], line[self.target]))
+    return found
+
+  def clean(self, text: str) -> str:
+    return text
+
+
+@dataclasses.dataclass(frozen=True)
+class Pages:
+  """Beginnings of long texts, to be gone on with: lines of a group, joined.
+
+  Attributes:
+    directory: As of a `Corpus`; its lines have a `group`, a page of a manual,
+      say.
+    split: The same.
+    source: Key of the text.
+    characters: Of a beginning, at least: up to the end of a line. Groups with
+      fewer are left out.
+  """
+  cut: ClassVar[None] = None
+  directory: str = '~/.cache/spec_cascades/corpora/debian_ende'
+  split: str = 'train'
+  source: str = 'en'
+  characters: int = 8000
+
+  def __post_init__(self):
+    check.interval('characters', self.characters, 1, 2**31 - 1, whole=True)
+
+  @property
+  def name(self) -> str:
+    return (f'pages of {pathlib.Path(self.directory).name}, {self.split}, '
+            f'{self.characters} characters')
+
+  def read(self, limit: int | None) -> list[examples_lib.Example]:
+    """By group; ValueError if there is no such split, or no long group."""
+    path = shares.agreed(
+        Corpus(self.directory, self.split)._path)  # pylint: disable=protected-access
+    found = hosts.said(lambda: self._begun(path))[:limit]
+    if not found:
+      raise ValueError(f'No group of {path} has {self.characters} characters '
+                       f'of {self.source}, and a line; allow fewer.')
+    return [examples_lib.Example(i, group, begun, (line,))
+            for i, (group, begun, line) in enumerate(found)]
+
+  def _begun(self, path) -> list[tuple[str, str, str]]:
+    """Of each group its beginning, and the line that follows."""
+    groups = collections.defaultdict(list)
+    for _, raw in shares.lines(path):
+      line = json.loads(raw)
+      if self.source in line and 'group' in line:
+        groups[line['group']].append(line[self.source])
+    found = []
+    for group, texts in sorted(groups.items()):
+      ends = itertools.accumulate(len(text) + 1 for text in texts)
+      count = 1 + next((i for i, end in enumerate(ends)
+                        if end > self.characters), len(texts))
+      if count < len(texts):
+        found.append((group, '\n'.join(texts[:count]) + '\n', texts[count]))
     return found
 
   def clean(self, text: str) -> str:

@@ -53,6 +53,28 @@ def test_a_corpus_that_will_not_do_is_refused(corpus, given, match):
     sources.Corpus(corpus.directory, **given).read(None)
 
 
+def test_pages_begin_with_whole_lines_of_a_group(tmp_path):
+  lines = [dict(en=f'{"abcdef"[i % 3] * (i + 1)}', group=f'page{i % 3}')
+           for i in range(12)]
+  (tmp_path / 'train.jsonl').write_text(
+      '\n'.join(map(json.dumps, lines)) + '\n', encoding='utf-8')
+  read = lambda n: sources.Pages(str(tmp_path), characters=n).read(None)
+  first, second, third = read(4)
+  assert [x.id for x in (first, second, third)] == ['page0', 'page1', 'page2']
+  assert first.source == 'a\naaaa\n' and first.references == ('a' * 7,)
+  assert second.source == 'bb\nbbbbb\n'        # longer than 4, but whole
+  assert third.source == 'ccc\ncccccc\n'
+  assert [x.id for x in read(18)] == ['page2'] and len(read(14)) == 3
+  assert read(18)[0].references == ('c' * 12,)
+  assert sources.Pages(str(tmp_path), characters=4).read(2) == [first, second]
+  with pytest.raises(ValueError, match='No group of .* has 99 characters'):
+    read(99)
+  with pytest.raises(ValueError, match='No corpus at .*build_corpus'):
+    sources.Pages(str(tmp_path), 'test').read(None)
+  with pytest.raises(ValueError, match='characters is 0; allowed'):
+    sources.Pages(str(tmp_path), characters=0)
+
+
 def test_a_table_is_what_examples_read():
   table = sources.Table()
   assert table.read(5) == examples.read(limit=5)
