@@ -52,11 +52,13 @@ def add_hosts(parser: argparse.ArgumentParser) -> None:
   add('--process_id', type=int, help='which this is, from 0')
 
 
-def join(flags: argparse.Namespace, *, training: bool = False) -> None:
-  """Joins the other processes that the flags or the environment name."""
+def join(flags: argparse.Namespace, **how: Any) -> None:
+  """Joins the other processes that the flags or the environment name.
+
+  `how` is `training` or `mesh` of `hosts.start`.
+  """
   from spec_cascades import hosts  # pylint: disable=g-import-not-at-top
-  hosts.start(flags.coordinator, flags.num_processes, flags.process_id,
-              training=training)
+  hosts.start(flags.coordinator, flags.num_processes, flags.process_id, **how)
 
 
 def run(main: Callable[[Sequence[str]], None]) -> None:

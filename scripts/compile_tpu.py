@@ -329,9 +329,8 @@ def main(args: Sequence[str]) -> None:
         f'({case.rules}), {case.dtype}, {case.batch} rows, prompts of '
         f'{case.prompt}, {case.new_tokens} new tokens, gamma {case.gamma}')
   if mesh['model'] > slice_.host:
-    print(f'a group of {mesh["model"]} chips spans hosts of {slice_.host}: '
-          'train.py cuts a model so, sweep.py and decode.py cut none over '
-          'hosts (more groups: --gin.DATA)')
+    print(f'a group of {mesh["model"]} chips spans hosts of {slice_.host}: all '
+          'processes share one mesh (more groups: --gin.DATA)')
   print(f'jax {jax.__version__}, libtpu {tpu.version()}')
   found: dict[str, Any] = {}
   if flags.batches:

@@ -25,6 +25,9 @@ from typing import Any, Callable, Iterator, Sequence
 
 import _cli
 
+# Of several processes' flags, what each may have of its own.
+OWN = ('text', 'file', 'coordinator', 'num_processes', 'process_id', 'profile')
+
 
 def _flags(args: Sequence[str]) -> argparse.Namespace:
   parser = _cli.Parser(
@@ -182,10 +185,15 @@ def _print_all(show: Callable[[int], Iterator[tuple[str, str]]],
 
 def main(args: Sequence[str]) -> None:
   flags = _flags(args)
-  _cli.join(flags)
+  _cli.join(flags, mesh=_mesh(flags).size)
   # pylint: disable=g-import-not-at-top
   from spec_cascades import hosts
+  from spec_cascades.evaluation import dealing
+  from spec_cascades.evaluation import environment
   from spec_cascades.evaluation import profiling
+  if hosts.count() > 1:
+    dealing.agree({**environment.here(), **{
+        name: x for name, x in vars(flags).items() if name not in OWN}})
   if flags.profile and hosts.first():
     profiling.writable(flags.profile)  # or it is refused, before all else
   owners, lines = _shared(flags)
@@ -195,6 +203,8 @@ def main(args: Sequence[str]) -> None:
       flags.rule, flags.drafter, flags.alpha, flags.gamma, flags.temperature,
       flags.top_p, flags.top_k, flags.seed, flags.max_length)
   pair = _models(flags)
+  hosts.alike('models', ' '.join(
+      x.sha256[:12] for x in (pair.verifier, pair.drafter) if x))
   translator = translate.Translator(
       pair, settings, max_input_length=flags.max_input_length)
   asked = lambda line: pair.vocabulary.chat(

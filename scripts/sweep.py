@@ -39,8 +39,8 @@ def parser() -> _cli.Parser:
 
 def main(args: Sequence[str]) -> None:
   flags, bindings = _cli.parse(parser(), args)
-  _cli.join(flags)
   jobs = named(flags, bindings)
+  _cli.join(flags, mesh=max(map(devices, jobs)))
   if flags.profile:
     check_profile(flags.profile, jobs)
   if jobs[1:]:               # before the first one compiles anything
@@ -53,7 +53,8 @@ def main(args: Sequence[str]) -> None:
     try:
       failures += measure(*job, profile=flags.profile)
     except ValueError as error:       # those behind it may run
-      if not jobs[1:]:
+      # Not where other processes may wait for this one in an exchange.
+      if not jobs[1:] or described(*job).mesh.spans:
         raise
       print(f'sweep {number} of {len(jobs)}: {error}', file=sys.stderr)
       failures.append(str(error))
@@ -153,6 +154,14 @@ def described(files: Sequence[str], bindings: Sequence[str]) -> Any:
   from spec_cascades.evaluation import sweep  # pylint: disable=g-import-not-at-top
   _cli.configure(files, bindings)
   return _cli.call(sweep.Sweep)
+
+
+def devices(job: Job) -> int:
+  """How many decode together in a sweep; 1 if it can't be described."""
+  try:
+    return described(*job).mesh.size
+  except ValueError:
+    return 1                 # to be said when all processes are there
 
 
 def checked(files: Sequence[str], bindings: Sequence[str]) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import re
 import secrets
 import subprocess
 import sys
@@ -40,7 +41,7 @@ CUT_OFF = ('gloo', 'unavailable', 'deadline_exceeded', 'connection',
 
 def start(coordinator: str | None = None, num_processes: int | None = None,
           process_id: int | None = None, *, wait: int = 300,
-          training: bool = False,
+          training: bool = False, mesh: int = 1,
           environ: Mapping[str, str] = os.environ) -> None:
   """Joins the other processes; does nothing if there is only this one.
 
@@ -54,6 +55,8 @@ def start(coordinator: str | None = None, num_processes: int | None = None,
     process_id: Which of them this is, from 0.
     wait: Seconds for the others to come.
     training: Whether SIGTERM is no end but a notice, see `ending`.
+    mesh: How many devices decode together. Where this process's own suffice,
+      CPUs do without Gloo, which says things on standard output, and is slower.
     environ: Variables that stand for what is None.
 
   Raises:
@@ -65,6 +68,8 @@ def start(coordinator: str | None = None, num_processes: int | None = None,
   if given is None:
     return
   jax.config.update('jax_enable_preemption_service', training)
+  if not training and mesh <= _cpus():
+    jax.config.update('jax_cpu_collectives_implementation', None)
   _explain()
   began = time.monotonic()
   try:
@@ -120,6 +125,13 @@ def _completed(environ, **given) -> tuple[Any, ...] | None:
     raise ValueError(f'Got coordinator={place!r}; allowed: HOST:PORT of '
                      f'process 0, with a port from 1 to 65535, or {AUTO}.')
   return None if count == 1 else (place, count, index)
+
+
+def _cpus() -> int:
+  """As how many devices the CPU will count; asks no device."""
+  said = re.findall(r'--xla_force_host_platform_device_count=(\d+)',
+                    os.environ.get('XLA_FLAGS', ''))
+  return max(1, jax.config.jax_num_cpu_devices, *map(int, said[-1:]))
 
 
 def _explain() -> None:
@@ -205,7 +217,10 @@ def gathered(value: Any) -> list[Any]:
 
 
 def exchanged(value: Any) -> list[Any]:
-  """As `gathered`, for much at once: by the network of the devices."""
+  """As `gathered`, for much at once: by the network of the devices.
+
+  Only after `start(training=True)`.
+  """
   if count() == 1:
     return [value]
   own = np.frombuffer(json.dumps(value).encode(), np.uint8)

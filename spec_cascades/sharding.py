@@ -87,6 +87,8 @@ def put(tree: Any, shardings: Any) -> Any:
     return jax.device_put(tree, shardings)
 
   def one(x, where):
+    if isinstance(x, jax.core.Tracer):
+      return jax.device_put(x, where)
     if not getattr(x, 'is_fully_addressable', True):
       return jax.device_put(x, where)
     if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):

@@ -192,7 +192,7 @@ def main():
 
 MAIN = '''
 from spec_cascades import hosts
-hosts.start()                        # before anything is put on a device
+hosts.start(mesh=8)                  # before anything is put on a device
 from tests import sharding_test
 sharding_test.main()
 '''

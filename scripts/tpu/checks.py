@@ -87,12 +87,12 @@ def _meshed(devices: str, written: dict[str, str]) -> tuple[str, int]:
 
 
 def _fits(one: lib.Slice, said: str, devices: int) -> None:
-  chips = one.chips // one.hosts
-  if devices > chips and devices != one.chips:
-    every = f', or {one.chips}, for a mesh of all hosts' * (one.hosts > 1)
+  own = one.devices // one.hosts
+  if devices > own and devices != one.devices:
+    every = f', or {one.devices}, for a mesh of all hosts' * (one.hosts > 1)
     raise ValueError(
-        f'Got {said} on a {one.kind}, whose hosts have {chips} chips each; '
-        f'allowed: up to {chips} devices, since a process decodes with those '
+        f'Got {said} on a {one.kind}, whose hosts have {own} devices each; '
+        f'allowed: up to {own}, since a process decodes with those '
         f'of its own host{every}.')
 
 

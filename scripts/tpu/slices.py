@@ -87,6 +87,11 @@ class Slice:
     return int(self.kind.rpartition('-')[2]) // KINDS[self.family][0]
 
   @property
+  def devices(self) -> int:
+    """As JAX counts them: the two cores of a v2's or v3's chip are two."""
+    return self.chips * (2 if self.family in ('v2', 'v3') else 1)
+
+  @property
   def hosts(self) -> int:
     """Virtual machines."""
     _, usual, most = KINDS[self.family]

@@ -16,7 +16,6 @@ from spec_cascades import hosts
 from spec_cascades.evaluation import crew
 from spec_cascades.evaluation import decoding
 from spec_cascades.evaluation import environment
-from spec_cascades.evaluation import meshes
 from spec_cascades.evaluation import results
 from spec_cascades.evaluation import timing
 from spec_cascades.evaluation import work
@@ -53,9 +52,10 @@ def skip() -> None:
 def deal(job: decoding.Job, source: crew.Source) -> Iterator[decoding.Outcome]:
   """Outcomes of all units of a source, from all processes; for the first."""
   board, missing = hosts.Board('sweep'), source.missing()
-  board.put(START, needed(job, missing))
-  if meshes.spans(job.pair.verifier.lm):
-    yield from _lead(board, job, source)
+  needs = needed(job, missing)
+  board.put(START, needs)
+  if job.spans:
+    yield from _lead(board, job, source, needs)
     return
   decoder, hand = decoding.Decoder(job), _Hand(board, source)
   yield from decoder.prepare(missing, source.say)
@@ -91,7 +91,7 @@ def help_out(make: Callable[[], decoding.Job]) -> int:
     return 0
   job, sent = make(), itertools.count()
   decoder = decoding.Decoder(job)
-  if meshes.spans(job.pair.verifier.lm):
+  if job.spans:
     return _follow(board, decoder, needs)
 
   def send(index, outcomes):
@@ -110,14 +110,14 @@ def help_out(make: Callable[[], decoding.Job]) -> int:
   return done
 
 
-def _lead(board, job, source):
+def _lead(board, job, source, needs):
   """Decodes with all other processes at once: each is told of every unit."""
   def tell(number, note):
     for i in range(1, hosts.count()):
       board.put(f'{UNITS}/{i}/{number}', note)
 
   decoder, told = decoding.Decoder(job), itertools.count()
-  yield from decoder.prepare(needed(job, source.missing()), source.say)
+  yield from decoder.prepare(needs, source.say)
   source.say('decoding')
   with timing.CompileLog() as log, timing.quiet():
     while (taken := source.take()) is not None:

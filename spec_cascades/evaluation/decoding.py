@@ -55,6 +55,11 @@ class Job:
   seed: int
   eos: tuple[int, ...]
 
+  @property
+  def spans(self) -> bool:
+    """Whether the models lie on one mesh of all processes."""
+    return meshes.spans(self.pair.verifier.lm)
+
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
@@ -96,8 +101,12 @@ class _Coming(NamedTuple):
   log: futures.Future[timing.CompileLog]
 
 
+class _Refused(Exception):
+  """An error that all processes had, and before anything ran."""
+
+
 class _Later(futures.Future):
-  """What comes of a call that is made when it is asked for."""
+  """What comes of a call that all processes make when it is asked for."""
 
   def __init__(self, function: Callable[..., Any], *args: Any):
     super().__init__()
@@ -105,7 +114,18 @@ class _Later(futures.Future):
 
   def result(self, timeout: float | None = None) -> Any:
     del timeout
-    return self._call()
+    found = line = None
+    try:
+      found = self._call()
+    except Exception as error:  # pylint: disable=broad-exception-caught
+      line = _line(error)
+    lines = hosts.gathered(line)
+    if all(lines):
+      raise _Refused(line)
+    for i, other in enumerate(lines):
+      if other:
+        raise ValueError(f'Process {i} of {len(lines)} alone: {other}')
+    return found
 
 
 class Decoder:
@@ -116,7 +136,8 @@ class Decoder:
 
   On a mesh of several processes each of them has one, which is asked for the
   same in the same order. There nothing is compiled beside, and an error is
-  raised: the others may wait in an exchange.
+  raised, since the others may wait in an exchange, unless all have it before
+  anything runs.
   """
 
   def __init__(self, job: Job):
@@ -125,7 +146,7 @@ class Decoder:
     self._programs = programs_lib.Programs(job.pair, job.curves, eos=job.eos)
     self._prompts = programs_lib.Prompts(job.rows, job.buckets, job.seed,
                                          job.pair.prompt, job.pair.verifier.lm)
-    self._spans = meshes.spans(job.pair.verifier.lm)
+    self._spans = job.spans
     self._count = 0
     self._say = lambda what: None
     self._failed: set[str] = set()
@@ -161,11 +182,13 @@ class Decoder:
           any(trial in plan.clocked for _, _, trial in some),
           (_Later if self._spans else self._pool.submit)(
               self._programs.ahead, *call))
-    if not plan.staged:
+    if self._spans or not plan.staged:
       yield from self._ready(list(self._waiting))
     for group in work.grouped(self._prompts.buckets[:plan.timed],
                               plan.timed_batch):
       self._prompts(*group, size=plan.timed_batch)   # the clock must not see it
+    if self._spans:
+      hosts.meet()                                   # nor this, which compiles
 
   def decode(self, unit: work.Unit) -> Iterator[Outcome]:
     """Outcomes of a unit, as they come; call it in `timing.quiet`."""
@@ -254,10 +277,15 @@ class Decoder:
     try:
       yield failed
     except Exception as error:  # pylint: disable=broad-exception-caught
-      if self._spans:
+      if self._spans and not isinstance(error, _Refused):
         raise
-      line = f'{type(error).__name__}: {error}'.split('\n')[0]
-      failed.update(dict.fromkeys(keys, line))
+      failed.update(dict.fromkeys(keys, _line(error)))
+
+
+def _line(error: Exception) -> str:
+  if isinstance(error, _Refused):
+    return str(error)
+  return f'{type(error).__name__}: {error}'.split('\n')[0]
 
 
 def _records(decodes, seconds, outputs) -> list[results.Record]:

@@ -43,7 +43,8 @@ class Executor(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class InProcess:
-  """Decodes here, one unit after the other; of several processes in each."""
+  """Decodes here, one unit after the other; of several processes in each, or in
+  all at once, see `dealing`."""
 
   def check(self, sweep: Any) -> None:
     """Anything can be run here."""

@@ -66,7 +66,9 @@ class Mesh:
     """
     if self.size == 1:
       return None
-    there = jax.devices() if self.spans else jax.local_devices()
+    # Devices of one process side by side, so that groups lie on few.
+    there = sorted(jax.devices() if self.spans else jax.local_devices(),
+                   key=lambda x: (x.process_index, x.id))
     if len(there) < self.size or (self.spans and len(there) > self.size):
       own, every = jax.local_device_count(), jax.device_count()
       others = (f', all {hosts.count()} together {every}; allowed: up to {own},'

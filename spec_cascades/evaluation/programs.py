@@ -184,10 +184,10 @@ class Programs:
 
   def _make_chosen(self, point):
     return meshes.rows(self._pair.verifier.lm, (
-        self._make_target(point),
+        self._target(point),
         _warp(point.temperature, point.top_k, point.top_p)))
 
-  def _make_target(self, point: points_lib.Point) -> Any:
+  def _target(self, point: points_lib.Point) -> Any:
     if not point.rule:
       return targets.Lossless()
     if point.rule in self._baselines:

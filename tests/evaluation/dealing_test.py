@@ -48,6 +48,7 @@ class Source:
 
 @dataclasses.dataclass
 class Job:
+  spans = False
   rows = [[1]] * 1000
   plan = work.Plan(1000, 1000, 1, 1)
 
@@ -119,3 +120,30 @@ def test_others_are_told_one_decode_for_each_program():
   kinds = lambda some: {(key, len(job.rows[i]), trial in plan.clocked)
                         for key, i, trial in some}
   assert kinds(found) == kinds(decodes)
+
+
+LATER = '''
+import sys
+from spec_cascades import hosts
+from spec_cascades.evaluation import decoding
+
+def fail(*who):
+  if hosts.index() in who:
+    raise TypeError('no program')
+  return hosts.index()
+
+hosts.start()
+for who in ((), (0, 1), (1,)):
+  try:
+    print(decoding._Later(fail, *who).result())
+  except Exception as error:
+    print(f'{type(error).__name__} {error}')
+'''
+
+
+def test_what_all_processes_refuse_is_told_from_what_one_does():
+  for i, (out, _) in enumerate(processes.finish(processes.start(
+      2, '-c', LATER))):
+    assert out.splitlines() == [
+        str(i), '_Refused TypeError: no program',
+        'ValueError Process 1 of 2 alone: TypeError: no program']

@@ -120,6 +120,12 @@ def on_one_mesh(pair_dir, out, data, model, **bindings):
           '--gin_file=gin/executors/mesh.gin']
 
 
+def late(directory):
+  """Programs that were compiled while the clock ran, as the journal says."""
+  notes = map(json.loads, (directory / sweep_lib.JOURNAL).open())
+  return [x['programs'] for x in notes if x.get('kind') == 'decoded']
+
+
 def less_keys(directory):
   """Deterministic columns but those that name the mesh's own points."""
   names = ('key', 'sweep')
@@ -135,6 +141,7 @@ def test_two_processes_on_one_mesh_give_the_rows_of_one(
       2, *on_one_mesh(pair_dir, out, 1, 2), **cache))
   assert less_keys(out) == less_keys(whole) and len(rows_of(out)) == 3
   assert texts[1][0] == f'6 units decoded for {out}\n'
+  assert late(out) == [0]
 
 
 @pytest.mark.slow
@@ -164,6 +171,7 @@ sequential/points.Curve.temperatures = (1.,)
       4, *on_one_mesh(pair_dir, out, 2, 2, **changes), f'--gin_file={more}',
       **cache))
   assert less_keys(out) == less_keys(alone) and len(rows_of(out)) == 4
+  assert late(out) == [0]
 
 
 @pytest.mark.slow

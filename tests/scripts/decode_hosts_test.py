@@ -65,6 +65,33 @@ def test_four_processes_share_one_mesh_and_the_lines_of_the_first(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize('drafter', [
+    'medusa:medusa', 'pass:pass', 'eagle_tree:eagle', 'ngram'])
+def test_drafters_of_other_kinds_on_one_mesh(drafter):
+  """Parts are whole on each device, and read beside a verifier that is cut."""
+  kind, _, part = drafter.partition(':')
+  if part:
+    kind += f':{pairs.SHIPPED}/parts/{part}'
+  command = ['scripts/decode.py', '--drafter', kind, LINES[0]]
+  (want, _), = processes.finish(processes.start(1, *command))
+  texts = processes.finish(processes.start(2, *command, '--mesh', '1,2'))
+  assert [out for out, _ in texts] == [want, ''] and len(want) > 9
+
+
+@pytest.mark.slow
+def test_processes_with_other_flags_are_refused(command):
+  """Before any weights are read: on one mesh they would wait for ever."""
+  code = """
+import os, runpy, sys
+sys.path.insert(0, 'scripts')
+sys.argv = %r + ['--seed', os.environ['JAX_PROCESS_ID']]
+runpy.run_path(sys.argv[0], run_name='__main__')
+""" % [*map(str, command), '--mesh', '1,2']
+  for err in processes.stopped(processes.start(2, '-c', code)):
+    assert 'Process 1 and process 0 are not alike: seed is 1, not 0' in err
+
+
+@pytest.mark.slow
 def test_two_processes_with_the_shipped_pair(tmp_path):
   """Whose weights lie in one piece of memory, which small ones do not."""
   path = tmp_path / 'texts'
