@@ -25,8 +25,10 @@ from typing import Any, Callable, Iterator, Sequence
 
 import _cli
 
-# Of several processes' flags, what each may have of its own.
-OWN = ('text', 'file', 'coordinator', 'num_processes', 'process_id', 'profile')
+# Of several processes' flags, what each may have of its own; of paths, what is
+# there is compared.
+OWN = ('text', 'file', 'coordinator', 'num_processes', 'process_id', 'profile',
+       'verifier', 'drafter_dir', 'drafter')
 
 
 def _flags(args: Sequence[str]) -> argparse.Namespace:
@@ -93,8 +95,8 @@ def _shared(flags: argparse.Namespace
   from spec_cascades.data import shares
   place = pathlib.Path(flags.file or '').expanduser()
   spans = _mesh(flags).spans
-  if not spans and hosts.count() > 1 and flags.text is None and all(
-      hosts.gathered(place.is_file())):
+  if not spans and hosts.count() > 1 and all(
+      hosts.gathered(flags.text is None and place.is_file())):
     shares.agreed(lambda: place)
     own = hosts.together(lambda: _cli.lines(
         flags.file, (hosts.index(), hosts.count())))
@@ -192,8 +194,9 @@ def main(args: Sequence[str]) -> None:
   from spec_cascades.evaluation import environment
   from spec_cascades.evaluation import profiling
   if hosts.count() > 1:
-    dealing.agree({**environment.here(), **{
-        name: x for name, x in vars(flags).items() if name not in OWN}})
+    kind, _, _ = flags.drafter.partition(':')
+    dealing.agree({**environment.here(), 'drafter': kind, **{
+        name: repr(x) for name, x in vars(flags).items() if name not in OWN}})
   if flags.profile and hosts.first():
     profiling.writable(flags.profile)  # or it is refused, before all else
   owners, lines = _shared(flags)
@@ -203,10 +206,9 @@ def main(args: Sequence[str]) -> None:
       flags.rule, flags.drafter, flags.alpha, flags.gamma, flags.temperature,
       flags.top_p, flags.top_k, flags.seed, flags.max_length)
   pair = _models(flags)
-  hosts.alike('models', ' '.join(
-      x.sha256[:12] for x in (pair.verifier, pair.drafter) if x))
   translator = translate.Translator(
       pair, settings, max_input_length=flags.max_input_length)
+  hosts.alike('models', ' '.join(x[:12] for x in translator.digests))
   asked = lambda line: pair.vocabulary.chat(
       [dict(role='user', content=line)]) if flags.chat else line
   inputs = hosts.together(lambda: {
@@ -218,7 +220,10 @@ def main(args: Sequence[str]) -> None:
   if flags.trace and hosts.first():
     print(f'round, accepted/drafted, tokens: {painter.legend()}')
   show = lambda i: _shown(translator, painter, flags, inputs[i], i)
-  if flags.profile:
+  warm = flags.profile
+  if _mesh(flags).spans:               # then all have to decode the same
+    warm = hosts.said(lambda: flags.profile)
+  if warm:
     for i in {len(x): i for i, x in inputs.items() if x}.values():
       list(show(i))                    # compiled before, not in the trace
   with profiling.traced(flags.profile if hosts.first() else None,

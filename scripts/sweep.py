@@ -39,8 +39,14 @@ def parser() -> _cli.Parser:
 
 def main(args: Sequence[str]) -> None:
   flags, bindings = _cli.parse(parser(), args)
-  jobs = named(flags, bindings)
-  _cli.join(flags, mesh=max(map(devices, jobs)))
+  jobs, wrong = [], None
+  try:
+    jobs = named(flags, bindings)
+  except ValueError as error:          # the others are told, too
+    wrong = error
+  _cli.join(flags, mesh=max(map(devices, jobs), default=1))
+  if wrong:
+    raise wrong
   if flags.profile:
     check_profile(flags.profile, jobs)
   if jobs[1:]:               # before the first one compiles anything

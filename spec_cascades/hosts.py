@@ -131,7 +131,8 @@ def _cpus() -> int:
   """As how many devices the CPU will count; asks no device."""
   said = re.findall(r'--xla_force_host_platform_device_count=(\d+)',
                     os.environ.get('XLA_FLAGS', ''))
-  return max(1, jax.config.jax_num_cpu_devices, *map(int, said[-1:]))
+  own = jax.config.jax_num_cpu_devices           # -1: it is not set
+  return own if own >= 0 else int((said or [1])[-1])
 
 
 def _explain() -> None:

@@ -92,8 +92,7 @@ def _fits(one: lib.Slice, said: str, devices: int) -> None:
     every = f', or {one.devices}, for a mesh of all hosts' * (one.hosts > 1)
     raise ValueError(
         f'Got {said} on a {one.kind}, whose hosts have {own} devices each; '
-        f'allowed: up to {own}, since a process decodes with those '
-        f'of its own host{every}.')
+        f'allowed: up to {own}{every}.')
 
 
 def _committed(path: str) -> None:

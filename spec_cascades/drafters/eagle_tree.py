@@ -38,7 +38,7 @@ class EagleTree(Follower):
     width: Candidates expanded a level, and children of each.
     nodes: Drafts.
 
-  Reference: Li et al. (2024), EAGLE-2, sec. 4.1 and 4.2,
+  Reference: Li et al. (2024), EAGLE-2, secs. 4.1 and 4.2,
     https://arxiv.org/abs/2406.16858
   """
   features: Any = struct.field(pytree_node=False)

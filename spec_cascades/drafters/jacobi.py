@@ -24,8 +24,8 @@ class Jacobi(Line, Stateless):
   Attributes:
     length: Guesses a round.
 
-  References: Santilli et al. (2023), https://arxiv.org/abs/2305.10427; as Fu et
-    al. (2024), Alg. 1, https://arxiv.org/abs/2402.02057
+  References: Santilli et al. (2023), https://arxiv.org/abs/2305.10427; as in Fu
+    et al. (2024), Alg. 1, https://arxiv.org/abs/2402.02057
   """
   length: int = struct.field(pytree_node=False)
 

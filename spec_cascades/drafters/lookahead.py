@@ -43,7 +43,7 @@ class Lookahead(Stateless):
     guesses: G, n-grams that are verified a round.
     pool: n-grams that are kept for each row.
 
-  Reference: Fu et al. (2024), sec. 3.1 and 3.2,
+  Reference: Fu et al. (2024), secs. 3.1 and 3.2,
     https://arxiv.org/abs/2402.02057
   """
   vocab_size: int = struct.field(pytree_node=False)

@@ -30,7 +30,7 @@ class SpecTr(struct.Fixed, Late, Cached):
     length: gamma.
     late: Committed tokens that the cache may lack; see `lagging`.
 
-  Reference: Sun et al. (2023), SpecTr, k-SEQ being its Alg. 3,
+  Reference: Sun et al. (2023), SpecTr, whose Alg. 3 is k-SEQ,
     https://arxiv.org/abs/2310.15141
   """
   lm: Any = struct.field(pytree_node=False)

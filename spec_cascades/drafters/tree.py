@@ -33,8 +33,8 @@ class Tree(struct.Fixed, Late, Cached):
     law: 'sampled' or 'distinct'.
     late: Committed tokens that the cache may lack; see `lagging`.
 
-  Reference: Miao et al. (2023), https://arxiv.org/abs/2305.09781; without
-  replacement Chen et al. (2024), Alg. 2, https://arxiv.org/abs/2402.12374
+  References: Miao et al. (2023), https://arxiv.org/abs/2305.09781; without
+    replacement Chen et al. (2024), Alg. 2, https://arxiv.org/abs/2402.12374
   """
   lm: Any = struct.field(pytree_node=False)
   parents: tuple[int, ...] = struct.field(pytree_node=False)

@@ -37,8 +37,8 @@ class Vertical(Line, Keeping):
     length: Tokens of a draft, gamma.
     late: Committed tokens that the caches may lack; see `lagging`.
 
-  Reference: Chen et al. (2023), Cascade Speculative Drafting, Alg. 1 (vertical
-    cascade), https://arxiv.org/abs/2312.11462
+  Reference: Chen et al. (2023), Cascade Speculative Drafting, Alg. 1 (the
+    vertical cascade), https://arxiv.org/abs/2312.11462
   """
   lm: Any = struct.field(pytree_node=False)
   drafter: Any

@@ -102,7 +102,7 @@ class _Coming(NamedTuple):
 
 
 class _Refused(Exception):
-  """An error that all processes had, and before anything ran."""
+  """An error that all processes know of, before anything has run."""
 
 
 class _Later(futures.Future):
@@ -120,11 +120,9 @@ class _Later(futures.Future):
     except Exception as error:  # pylint: disable=broad-exception-caught
       line = _line(error)
     lines = hosts.gathered(line)
-    if all(lines):
-      raise _Refused(line)
     for i, other in enumerate(lines):
       if other:
-        raise ValueError(f'Process {i} of {len(lines)} alone: {other}')
+        raise _Refused(other if all(lines) else f'process {i}: {other}')
     return found
 
 
@@ -136,7 +134,7 @@ class Decoder:
 
   On a mesh of several processes each of them has one, which is asked for the
   same in the same order. There nothing is compiled beside, and an error is
-  raised, since the others may wait in an exchange, unless all have it before
+  raised, since the others may wait in an exchange, unless all know of it before
   anything runs.
   """
 

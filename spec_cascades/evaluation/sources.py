@@ -3,8 +3,8 @@
   name: What tables call the data.
   cut: Tokens of an input, EOS among them, beyond which it is cut; None: an
     input that is too long is refused.
-  read(limit): The first so many examples, all if None. Of several processes,
-    which all ask, each reads a share and gets what the others have read.
+  read(limit): The first so many examples, all if None. Several processes all
+    ask, and get what others have read; of all but `Pages` each reads a share.
   clean(text): The answer in a text that a model has written.
 
 In gin: `sweep.Sweep.data = @sources.Corpus()`, or just the path of a table.
@@ -137,20 +137,24 @@ class Corpus:
 
 @dataclasses.dataclass(frozen=True)
 class Pages:
-  """Beginnings of long texts, to be gone on with: lines of a group, joined.
+  """Long texts to be gone on with: lines of one page of a manual, joined.
+
+  In the order that the corpus has them in, which is none: what they share is a
+  subject and its words. The first process reads for all.
 
   Attributes:
-    directory: As of a `Corpus`; its lines have a `group`, a page of a manual,
-      say.
+    directory: As of a `Corpus`, whose lines have an `origin` and a `group`.
     split: The same.
     source: Key of the text.
-    characters: Of a beginning, at least: up to the end of a line. Groups with
-      fewer are left out.
+    origin: Of the lines to take; their groups are pages.
+    characters: Of a text, at least: up to the end of a line. Pages with fewer
+      are left out.
   """
   cut: ClassVar[None] = None
   directory: str = '~/.cache/spec_cascades/corpora/debian_ende'
   split: str = 'train'
   source: str = 'en'
+  origin: str = 'libreoffice_help'
   characters: int = 8000
 
   def __post_init__(self):
@@ -162,22 +166,23 @@ class Pages:
             f'{self.characters} characters')
 
   def read(self, limit: int | None) -> list[examples_lib.Example]:
-    """By group; ValueError if there is no such split, or no long group."""
+    """By page; ValueError if there is no such split, or no long page."""
     path = shares.agreed(
         Corpus(self.directory, self.split)._path)  # pylint: disable=protected-access
-    found = hosts.said(lambda: self._begun(path))[:limit]
+    found = hosts.said(lambda: self._begun(path)[:limit])
     if not found:
-      raise ValueError(f'No group of {path} has {self.characters} characters '
-                       f'of {self.source}, and a line; allow fewer.')
+      raise ValueError(f'No page of {path} has {self.characters} characters '
+                       f'of {self.source} from {self.origin}, and a line; '
+                       'allow fewer, or give another key or origin.')
     return [examples_lib.Example(i, group, begun, (line,))
             for i, (group, begun, line) in enumerate(found)]
 
   def _begun(self, path) -> list[tuple[str, str, str]]:
-    """Of each group its beginning, and the line that follows."""
+    """Of each page its name, the text, and the next line."""
     groups = collections.defaultdict(list)
     for _, raw in shares.lines(path):
       line = json.loads(raw)
-      if self.source in line and 'group' in line:
+      if self.source in line and line.get('origin') == self.origin:
         groups[line['group']].append(line[self.source])
     found = []
     for group, texts in sorted(groups.items()):

@@ -85,6 +85,14 @@ class Translator:
                      hint='The model was trained for no more.')
       self.limit = max_input_length
 
+  @property
+  def digests(self) -> list[str]:
+    """SHA-256 of the models, their vocabulary and what drafters read."""
+    pair = self._pair
+    models = [x.sha256 for x in (pair.verifier, pair.drafter) if x]
+    return [*models, pair.vocabulary_sha256,
+            *(x.sha256 for x in pair.parts.values())]
+
   def encode(self, source: str, what: str = 'The input') -> list[int]:
     """Tokens of an input; ValueError if it is empty or too long."""
     return examples.encode(self._pair.vocabulary, source, self.limit, what=what)

@@ -141,9 +141,9 @@ for who in ((), (0, 1), (1,)):
 '''
 
 
-def test_what_all_processes_refuse_is_told_from_what_one_does():
+def test_all_processes_know_what_one_refuses():
   for i, (out, _) in enumerate(processes.finish(processes.start(
       2, '-c', LATER))):
     assert out.splitlines() == [
         str(i), '_Refused TypeError: no program',
-        'ValueError Process 1 of 2 alone: TypeError: no program']
+        '_Refused process 1: TypeError: no program']

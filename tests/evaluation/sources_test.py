@@ -54,11 +54,13 @@ def test_a_corpus_that_will_not_do_is_refused(corpus, given, match):
 
 
 def test_pages_begin_with_whole_lines_of_a_group(tmp_path):
-  lines = [dict(en=f'{"abcdef"[i % 3] * (i + 1)}', group=f'page{i % 3}')
-           for i in range(12)]
+  lines = [dict(en=f'{"abcdef"[i % 3] * (i + 1)}', group=f'page{i % 3}',
+                origin='help') for i in range(12)]
   (tmp_path / 'train.jsonl').write_text(
       '\n'.join(map(json.dumps, lines)) + '\n', encoding='utf-8')
-  read = lambda n: sources.Pages(str(tmp_path), characters=n).read(None)
+  pages = lambda n, origin='help': sources.Pages(
+      str(tmp_path), origin=origin, characters=n)
+  read = lambda n: pages(n).read(None)
   first, second, third = read(4)
   assert [x.id for x in (first, second, third)] == ['page0', 'page1', 'page2']
   assert first.source == 'a\naaaa\n' and first.references == ('a' * 7,)
@@ -66,9 +68,11 @@ def test_pages_begin_with_whole_lines_of_a_group(tmp_path):
   assert third.source == 'ccc\ncccccc\n'
   assert [x.id for x in read(18)] == ['page2'] and len(read(14)) == 3
   assert read(18)[0].references == ('c' * 12,)
-  assert sources.Pages(str(tmp_path), characters=4).read(2) == [first, second]
-  with pytest.raises(ValueError, match='No group of .* has 99 characters'):
+  assert pages(4).read(2) == [first, second]
+  with pytest.raises(ValueError, match='No page of .* has 99 characters of en'):
     read(99)
+  with pytest.raises(ValueError, match='from else, and a line; allow fewer'):
+    pages(4, 'else').read(None)
   with pytest.raises(ValueError, match='No corpus at .*build_corpus'):
     sources.Pages(str(tmp_path), 'test').read(None)
   with pytest.raises(ValueError, match='characters is 0; allowed'):

@@ -78,17 +78,31 @@ def test_drafters_of_other_kinds_on_one_mesh(drafter):
   assert [out for out, _ in texts] == [want, ''] and len(want) > 9
 
 
+def each_with(command, *own):
+  """Two processes, each with flags of its own."""
+  return processes.start(2, '-c', """
+import os, runpy, sys
+sys.path.insert(0, 'scripts')
+i = int(os.environ['JAX_PROCESS_ID'])
+sys.argv = %r + %r[i]
+runpy.run_path(sys.argv[0], run_name='__main__')
+""" % ([*map(str, command)], own))
+
+
 @pytest.mark.slow
 def test_processes_with_other_flags_are_refused(command):
   """Before any weights are read: on one mesh they would wait for ever."""
-  code = """
-import os, runpy, sys
-sys.path.insert(0, 'scripts')
-sys.argv = %r + ['--seed', os.environ['JAX_PROCESS_ID']]
-runpy.run_path(sys.argv[0], run_name='__main__')
-""" % [*map(str, command), '--mesh', '1,2']
-  for err in processes.stopped(processes.start(2, '-c', code)):
+  for err in processes.stopped(each_with(
+      [*command, '--mesh', '1,2'], ['--seed', '0'], ['--seed', '1'])):
     assert 'Process 1 and process 0 are not alike: seed is 1, not 0' in err
+
+
+@pytest.mark.slow
+def test_the_first_process_alone_is_profiled_on_one_mesh(
+    command, want, tmp_path):
+  (out, err), (other, _) = processes.finish(each_with(
+      [*command, '--mesh', '1,2'], ['--profile', str(tmp_path / 'trace')], []))
+  assert out == want and other == '' and 'verification' in err
 
 
 @pytest.mark.slow
