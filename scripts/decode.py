@@ -79,13 +79,13 @@ def _texts(flags: argparse.Namespace) -> list[str]:
   return _cli.lines(flags.file) if flags.text is None else [flags.text]
 
 
-def _shared(flags: argparse.Namespace
+def _shared(flags: argparse.Namespace, spans: bool
             ) -> tuple[list[int | None], dict[int, str]]:
   """Which process has which line, None for all, and this one's own lines.
 
   Of a file that all of several processes have, each reads those in its part of
   the bytes. Else the first reads all, and line i is for process i modulo their
-  number. Where they share one mesh, each has all lines.
+  number. Where a mesh spans them, each has all lines.
 
   Raises:
     ValueError: There is none, in any process, or files differ.
@@ -94,7 +94,6 @@ def _shared(flags: argparse.Namespace
   from spec_cascades import hosts
   from spec_cascades.data import shares
   place = pathlib.Path(flags.file or '').expanduser()
-  spans = _mesh(flags).spans
   if not spans and hosts.count() > 1 and all(
       hosts.gathered(flags.text is None and place.is_file())):
     shares.agreed(lambda: place)
@@ -114,12 +113,12 @@ def _shared(flags: argparse.Namespace
   return owners, lines
 
 
-def _models(flags: argparse.Namespace) -> Any:
+def _models(flags: argparse.Namespace, mesh: Any) -> Any:
   """The models; ValueError if there is none at a path, or they don't fit."""
   # pylint: disable=g-import-not-at-top
   from spec_cascades.evaluation import drafting
   from spec_cascades.evaluation import pairs
-  options = dict(dtype=flags.dtype, mesh=_mesh(flags),
+  options = dict(dtype=flags.dtype, mesh=mesh,
                  progress=_cli.loading_bar())
   if flags.verifier is None or pairs.is_own(flags.verifier):
     if flags.chat:
@@ -187,7 +186,8 @@ def _print_all(show: Callable[[int], Iterator[tuple[str, str]]],
 
 def main(args: Sequence[str]) -> None:
   flags = _flags(args)
-  _cli.join(flags, mesh=_mesh(flags).size)
+  mesh = _mesh(flags)
+  _cli.join(flags, mesh=mesh.size)
   # pylint: disable=g-import-not-at-top
   from spec_cascades import hosts
   from spec_cascades.evaluation import dealing
@@ -199,13 +199,13 @@ def main(args: Sequence[str]) -> None:
         name: repr(x) for name, x in vars(flags).items() if name not in OWN}})
   if flags.profile and hosts.first():
     profiling.writable(flags.profile)  # or it is refused, before all else
-  owners, lines = _shared(flags)
+  owners, lines = _shared(flags, mesh.spans)
   from spec_cascades.evaluation import trace
   from spec_cascades.evaluation import translate
   settings = translate.Settings(
       flags.rule, flags.drafter, flags.alpha, flags.gamma, flags.temperature,
       flags.top_p, flags.top_k, flags.seed, flags.max_length)
-  pair = _models(flags)
+  pair = _models(flags, mesh)
   translator = translate.Translator(
       pair, settings, max_input_length=flags.max_input_length)
   hosts.alike('models', ' '.join(x[:12] for x in translator.digests))
@@ -221,7 +221,7 @@ def main(args: Sequence[str]) -> None:
     print(f'round, accepted/drafted, tokens: {painter.legend()}')
   show = lambda i: _shown(translator, painter, flags, inputs[i], i)
   warm = flags.profile
-  if _mesh(flags).spans:               # then all have to decode the same
+  if mesh.spans:                       # then all have to decode the same
     warm = hosts.said(lambda: flags.profile)
   if warm:
     for i in {len(x): i for i, x in inputs.items() if x}.values():

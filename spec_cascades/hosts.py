@@ -23,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from spec_cascades import check
+from spec_cascades import fetching
 
 AUTO = 'auto'
 # Read where a flag is left out.
@@ -323,9 +324,7 @@ def local(tree: Any) -> Any:
   """
   if count() == 1:
     return tree
-  whole = lambda x: x if x.is_fully_addressable or x.is_fully_replicated else (
-      multihost_utils.process_allgather(x, tiled=True))
-  return jax.tree.map(lambda x: jnp.asarray(np.asarray(whole(x))), tree)
+  return jax.tree.map(jnp.asarray, fetching.get(tree))
 
 
 def alone(function: Callable[..., Any], *trees: Any) -> Any:

@@ -113,6 +113,7 @@ class _Later(futures.Future):
     self._call = functools.partial(function, *args)
 
   def result(self, timeout: float | None = None) -> Any:
+    """What the call returns here; raises _Refused if it fails anywhere."""
     del timeout
     found = line = None
     try:
@@ -270,7 +271,10 @@ class Decoder:
 
   @contextlib.contextmanager
   def _excused(self, *keys: str) -> Iterator[dict[str, str]]:
-    """An error fails these points, and nothing else."""
+    """An error fails these points, and nothing else.
+
+    On a mesh of several processes one in the middle is raised.
+    """
     failed = {}
     try:
       yield failed

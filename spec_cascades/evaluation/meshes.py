@@ -57,6 +57,14 @@ class Mesh:
     return (hosts.count() > 1 and self.size > 1
             and self.size > jax.local_device_count())
 
+  @property
+  def inputs(self) -> dict[str, Any]:
+    """What a sweep's keys cover of it; nothing of one device."""
+    if self.size == 1:
+      return {}
+    together = {'processes': hosts.count()} if self.spans else {}
+    return {'mesh': dataclasses.asdict(self) | together}
+
   def layouts(self) -> tuple[sharding.Layout, sharding.Layout] | None:
     """The verifier's and the drafter's; None for one device.
 

@@ -57,6 +57,15 @@ class Table:
     return text
 
 
+def _file(directory: str, split: str) -> pathlib.Path:
+  """Of a split that scripts/build_corpus.py has written."""
+  path = pathlib.Path(directory).expanduser() / f'{split}.jsonl'
+  if not path.is_file():
+    raise ValueError(f'No corpus at {path}; make it with '
+                     'scripts/build_corpus.py.')
+  return path
+
+
 @dataclasses.dataclass(frozen=True)
 class Corpus:
   """A split of a corpus that scripts/build_corpus.py has written.
@@ -95,7 +104,7 @@ class Corpus:
 
   def read(self, limit: int | None) -> list[examples_lib.Example]:
     """ValueError if there is no such split, or nothing is left of it."""
-    path = shares.agreed(self._path)
+    path = shares.agreed(lambda: _file(self.directory, self.split))
     own = hosts.together(lambda: self._own(path))
     counts = hosts.gathered(len(own))
     if not sum(counts):
@@ -108,13 +117,6 @@ class Corpus:
     texts = {k: found for part in hosts.gathered(chosen) for k, *found in part}
     return [examples_lib.Example(i, id_, source, (target,))
             for i, (id_, source, target) in enumerate(map(texts.get, order))]
-
-  def _path(self) -> pathlib.Path:
-    path = pathlib.Path(self.directory).expanduser() / f'{self.split}.jsonl'
-    if not path.is_file():
-      raise ValueError(f'No corpus at {path}; make it with '
-                       'scripts/build_corpus.py.')
-    return path
 
   def _own(self, path) -> list[tuple[str, str, str]]:
     """Id, input and reference of what is kept of this process's share."""
@@ -167,8 +169,7 @@ class Pages:
 
   def read(self, limit: int | None) -> list[examples_lib.Example]:
     """By page; ValueError if there is no such split, or no long page."""
-    path = shares.agreed(
-        Corpus(self.directory, self.split)._path)  # pylint: disable=protected-access
+    path = shares.agreed(lambda: _file(self.directory, self.split))
     found = hosts.said(lambda: self._begun(path)[:limit])
     if not found:
       raise ValueError(f'No page of {path} has {self.characters} characters '

@@ -207,13 +207,10 @@ class Run:
 
   def _inputs(self) -> dict[str, Any]:
     """What every point's content key covers besides the point itself."""
-    mesh = self.sweep.mesh
-    together = {'processes': hosts.count()} if mesh.spans else {}
     own = results.rules_digest(curve.rule for curve in self.sweep.curves)
     return dict(
         **({'rules': own} if own else {}),
-        **({'mesh': dataclasses.asdict(mesh) | together}
-           if mesh.size > 1 else {}),
+        **self.sweep.mesh.inputs,
         schema=results.SCHEMA, code=results.code_digest(),
         data=examples_lib.digest(self.examples),
         verifier=self.pair.verifier.sha256,
