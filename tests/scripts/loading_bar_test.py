@@ -55,7 +55,7 @@ def test_decode_shows_both_models(pair_dir, bars):
   paths = [str(pair_dir / name) for name in ('verifier', 'drafter')]
   flags = decode._flags(['x', '--verifier', paths[0], '--drafter_dir', paths[1],
                          '--dtype', 'bfloat16'])
-  pair = decode._models(flags)
+  pair = decode._models(flags, decode._mesh(flags))
   assert [bar.done == bar.total > 0 for bar in bars] == [True] * 2
   assert pair.verifier.lm.config.dtype == 'bfloat16'
 
