@@ -26,7 +26,7 @@ class Eagle(Line, Follower):
     length: Tokens of a draft.
 
   References: Li et al. (2024), sec. 3.1, https://arxiv.org/abs/2401.15077;
-    Li et al. (2025), EAGLE-3, sec. 3, https://arxiv.org/abs/2503.01840
+    Li et al. (2025), EAGLE-3, sec. 3.1, https://arxiv.org/abs/2503.01840
   """
   features: Any = struct.field(pytree_node=False)
   length: int = struct.field(pytree_node=False)

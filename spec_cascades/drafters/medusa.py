@@ -32,8 +32,9 @@ class Medusa(struct.Fixed):
     heads: A `models.heads.Headed`; parameters are what it packs.
     paths: Nodes by level, as ranks: see `drafters.paths`.
 
-  References: Cai et al. (2024), sec. 2.1, https://arxiv.org/abs/2401.10774;
-    Ankner et al. (2024), https://arxiv.org/abs/2402.05109
+  References: Cai et al. (2024), secs. 2.1.1, 2.1.2 and 2.3.3,
+    https://arxiv.org/abs/2401.10774; Ankner et al. (2024), Hydra, sec. 3,
+    https://arxiv.org/abs/2402.05109
   """
   heads: Any = struct.field(pytree_node=False)
   paths: tuple[tuple[int, ...], ...] = struct.field(pytree_node=False)

@@ -27,7 +27,8 @@ class Recycling(Stateless):
     vocab_size: Of the verifier, V.
     branching: Children of each node, depth by depth; k is the largest.
 
-  Reference: Luo et al. (2024), https://arxiv.org/abs/2408.08696
+  Reference: Luo et al. (2024), secs. 3.1 to 3.3 and Alg. 1 (of v1),
+    https://arxiv.org/abs/2408.08696
   """
   vocab_size: int = struct.field(pytree_node=False)
   branching: tuple[int, ...] = struct.field(pytree_node=False,

@@ -197,20 +197,15 @@ def _judged(judge, warp, keys, of_p, of_q):
   """Next tokens [B]; a verdict adds next to nothing to the next logits."""
   gamma = of_q.shape[1]
 
-  def drawn(node):                     # one after the other, as drafters do
-    logits, keys = node
-    q = warp(logits)
-    return q, jax.vmap(warp_lib.sample)(q.probs, keys)
-
   def body(i, token):
     nudge = 1e-30 * token.astype(jnp.float32)[:, None, None]
     propose, accept = decode.round_keys(keys, jnp.full_like(token, i))
-    each = jax.vmap(lambda key: jax.random.split(key, gamma))(propose)
     q, tokens = None, jnp.zeros((len(keys), 0), jnp.int32)
-    if gamma:
-      nodes = jax.lax.map(drawn, jax.tree.map(
-          lambda x: jnp.moveaxis(x, 1, 0), (of_q + nudge, each)))
-      q, tokens = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), nodes)
+    if gamma:                          # one after the other, as drafters do
+      steps = jax.lax.map(lambda step: warp.drawn(*step), (
+          jnp.moveaxis(of_q + nudge, 1, 0),
+          warp_lib.draws(warp, propose, gamma)))
+      q, tokens = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), steps)
       q = jax.tree.map(                # none at the leaf, which nobody reads
           lambda x: jnp.pad(x, ((0, 0), (0, 1), (0, 0))), q)
     draft = types.Draft(

@@ -40,7 +40,7 @@ class Ahead:
     every: While training, heads are read at one place of so many, drawn for
       each batch, and count as many times.
 
-  References: Cai et al. (2024), sec. 2.2 and 2.3.2,
+  References: Cai et al. (2024), eqs. 1 and 2 and sec. 2.3.2,
     https://arxiv.org/abs/2401.10774;
     Ankner et al. (2024), https://arxiv.org/abs/2402.05109;
     Monea et al. (2023), https://arxiv.org/abs/2311.13581;

@@ -35,7 +35,8 @@ class Consistent:
     states: Of a text, drawn for each batch; all where it has fewer.
     distillation: D.
 
-  Reference: Kou et al. (2024), CLLM, https://arxiv.org/abs/2403.00835
+  Reference: Kou et al. (2024), CLLM, sec. 3.2 and eq. 4 (L_G),
+    https://arxiv.org/abs/2403.00835
   """
   verifier: float = 1.0
   settled: float = 1.0
