@@ -193,7 +193,13 @@ def run(spec: GenSpecSample, params: Any, draft_params: Any,
   return jax.lax.while_loop(lambda s: ~s.done.all(), step, state)
 
 
-_init = jax.jit(GenSpecSample.init)
+@jax.jit
+def _init(spec, params, draft_params, prompt, keys):
+  """The first state, whose arrays are its own: none is the caller's."""
+  state = spec.init(params, draft_params, prompt, keys)
+  return jax.tree.map(jnp.copy, state)
+
+
 _step = jax.jit(GenSpecSample.step, donate_argnames='state')
 
 
@@ -225,29 +231,33 @@ def stream(spec: GenSpecSample, params: Any, draft_params: Any,
   # What `step` would refuse is refused before `init` is compiled.
   jax.eval_shape(run, spec, params, draft_params, prompt, keys, target, warp)
   state = _init(spec, params, draft_params, prompt, keys)
-  state = jax.tree.map(jnp.copy, state)      # it holds the caller's own arrays
-  before = fetching.get((state.lengths, state.stats))
-  while not fetching.get(state.done).all():
+  before = fetching.get(_counted(state))
+  while not before['done'].all():
     state, feedback = _step(spec, params, draft_params, target, warp, state)
-    after = fetching.get((state.lengths, state.stats))
-    yield _round(before, after, feedback, state)
+    nodes = feedback.draft.tree
+    after, tokens, drafted, parents, live = fetching.get((
+        _counted(state), state.tokens, nodes.tokens, nodes.parents,
+        feedback.live))
+    there = (parents >= 0) & live[:, None]
+    yield Round(*_added(before, after, tokens),
+                [row[known] for row, known in zip(drafted, there)],
+                feedback, state)
     before = after
 
 
-def _round(before, after, feedback, state) -> Round:
-  """The difference between two rounds, row by row."""
-  (start, old), (end, new) = before, after
-  tokens, nodes, live = fetching.get(
-      (state.tokens, feedback.draft.tree, feedback.live))
-  kinds = ('accepted', 'corrected', 'bonus')
-  grown = {k: getattr(new, k) - getattr(old, k) for k in kinds}
-  rows = range(len(start))
-  return Round(
-      [tokens[row, start[row]:end[row]] for row in rows],
-      [[k for k in kinds for _ in range(grown[k][row])] for row in rows],
-      [nodes.tokens[row, (nodes.parents[row] >= 0) & live[row]]
-       for row in rows],
-      feedback, state)
+def _counted(state):
+  """What says how far each row is."""
+  return dict(done=state.done, lengths=state.lengths, kinds={
+      k: getattr(state.stats, k) for k in ('accepted', 'corrected', 'bonus')})
+
+
+def _added(before, after, tokens):
+  """What a round added to each row, and the origin of each token."""
+  spans = zip(before['lengths'], after['lengths'])
+  old, new = before['kinds'], after['kinds']
+  return ([row[start:end] for row, (start, end) in zip(tokens, spans)],
+          [[kind for kind in new for _ in range(new[kind][i] - old[kind][i])]
+           for i in range(len(tokens))])
 
 
 def row_keys(seed: int | Key[Array, ''],
