@@ -17,7 +17,9 @@
 --dims small and large are T5 v1.1's, with random weights, drafted for by small
 dimensions; shipped is the pair that comes with the project. steps --output FILE
 saves the costs that scripts/plan.py and shape_tree.py read. peers needs
-requirements-test.txt. Times exclude compilation; run it on a quiet machine.
+requirements-test.txt. Times exclude compilation; run it on a quiet machine:
+what memory, products and threads give there is printed before and after, by
+NumPy alone, since neighbours of a virtual machine can halve it.
 """
 from __future__ import annotations
 
@@ -49,6 +51,7 @@ from spec_cascades.evaluation import overhead
 from spec_cascades.evaluation import pairs
 from spec_cascades.evaluation import peers as peers_lib
 from spec_cascades.evaluation import precision
+from spec_cascades.evaluation import pulse
 from spec_cascades.evaluation import rules as rules_lib
 from spec_cascades.evaluation import scaling as scaling_lib
 from spec_cascades.evaluation import timing
@@ -372,9 +375,11 @@ def _flags(args: Sequence[str]) -> argparse.Namespace:
 def main(args: Sequence[str]) -> None:
   flags = _flags(args)
   print(header())
+  print(f'the machine before: {pulse.measure()}')
   began = time.time()
   COMMANDS[flags.what](flags)
   print(f'took {time.time() - began:.0f} s')
+  print(f'the machine after: {pulse.measure()}')
 
 
 if __name__ == '__main__':
