@@ -14,6 +14,8 @@ import numpy as np
 
 from spec_cascades import fetching
 
+MAX_GAMMA = 1024                        # a block is read whole, with its mask
+
 
 def interval(name: str, value: Any, low: float, high: float, *,
              above: bool = False, whole: bool = False,
@@ -55,12 +57,13 @@ def scalar(name: str, value: Any) -> None:
 
 
 def gamma(length: Any) -> None:
-  """Refuses a draft of fewer than one token."""
+  """Refuses a draft of fewer than one token, or of more than a block holds."""
   whole = isinstance(length, (int, np.integer)) and type(length) is not bool
-  if not whole or length < 1:
-    raise ValueError(f'A draft length (gamma) of {length}; allowed: 1 or more'
-                     f'{"" if whole else ", a whole number"}. Use the Null '
-                     'drafter to decode without drafts.')
+  if not whole or not 1 <= length <= MAX_GAMMA:
+    raise ValueError(f'A draft length (gamma) of {length}; allowed: '
+                     f'{"" if whole else "whole numbers from "}1 to '
+                     f'{MAX_GAMMA}. Use the Null drafter to decode without '
+                     'drafts.')
 
 
 def tree(parents: tuple[int, ...]) -> None:
@@ -282,6 +285,7 @@ def call(spec: Any, prompt: Any, keys: Any, rule: Any, warp: Any) -> None:
   for part in parts:
     instance(part)
   verifier(spec.verify)
+  spec.verify.supports.check_target(spec.verify, rule)
   told_apart(spec, rule, warp)
   leaves = jax.tree.leaves((spec, prompt, keys, rule, warp))
   if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):

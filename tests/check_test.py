@@ -126,9 +126,9 @@ def test_ends(eos):
 @pytest.mark.parametrize('make', [
     lambda: chain.Chain(LM, 0), lambda: chain.Chain(LM, -3),
     lambda: ngram.NGram(0), lambda: chain.Chain(LM, 2.5),
-    lambda: chain.Chain(LM, True)])
-def test_gamma_below_one(make):
-  with pytest.raises(ValueError, match='1 or more.* Use the Null drafter'):
+    lambda: chain.Chain(LM, True), lambda: chain.Chain(LM, 1025)])
+def test_a_gamma_that_is_no_block(make):
+  with pytest.raises(ValueError, match='1 to 1024.* Use the Null drafter'):
     make()
 
 
@@ -219,6 +219,16 @@ def test_numbers_of_a_verifier_are_scalars(judge, where):
   for call in (spec, lambda *a: decode.run(spec, *a)):
     with pytest.raises(ValueError, match=where + r' has shape \(3,\); allowed'):
       call(*args)
+
+
+def test_a_verifier_that_does_not_read_pi_takes_no_rule():
+  spec = decode.GenSpecSample(LM, chain.Chain(LM, 3), 6, verify.Typical(),
+                              eos=-1)
+  args = P, Q, prompt(3), keys(3)
+  spec(*args, targets.Lossless(), Warp())
+  for call in (spec, lambda *args: next(decode.stream(spec, *args))):
+    with pytest.raises(ValueError, match='Chow would change nothing; allowed'):
+      call(*args, targets.Chow(.3), Warp())
 
 
 def test_a_rank_is_whole():

@@ -296,7 +296,13 @@ def test_verifiers(name, law):
       with pytest.raises(ValueError, match=f'{name} does not support'):
         judge.supports.check(judge, other)
   one = select((draft, p), 0)
-  verdict = jax.jit(jax.vmap(lambda k: judge(k, *one, one[1].probs)))(keys(256))
+  judged = lambda pi: jax.jit(jax.vmap(lambda k: judge(k, *one, pi)))(keys(256))
+  verdict, other = map(judged, (one[1].probs, one[1].probs[:, ::-1]))
+  assert judge.supports.pi == (verdict.next_token != other.next_token).any()
+  judge.supports.check_target(judge, targets.Lossless)
+  if not judge.supports.pi:
+    with pytest.raises(ValueError, match='TokenV1 would change nothing; allow'):
+      judge.supports.check_target(judge, targets.TokenV1(.3))
   assert verdict.path.shape == (256, n) and verdict.path.dtype == jnp.int32
   assert verdict.count.dtype == verdict.next_token.dtype == jnp.int32
   assert ((verdict.count >= 0) & (verdict.count < n)).all()

@@ -140,7 +140,7 @@ def test_a_sweep_over_numbers_compiles_once():
   before = decode.run._cache_size()
   for i, x in enumerate((.1, .3, .8)):
     spec = decode.GenSpecSample(LM, chain.Chain(LM, 2, chain.Below(x)), 9,
-                                verify.Typical(epsilon=x), eos=-1)
+                                verify.Forced(x), eos=-1)
     spec(P, Q, prompt(2), keys(2, i), targets.Choice(rules(x), i),
          Warp(x, top_k=i, top_p=x, min_p=x / 9))
   assert decode.run._cache_size() == before + 1

@@ -1,7 +1,7 @@
 """Drafters by name, made for a pair of models; checked before compilation.
 
 A colon and a path behind a name say what a drafter reads besides the pair:
-rest:runs/datastore, tree:runs/trees/x.json, medusa:runs/medusa.
+rest:runs/drafters/datastore, tree:runs/trees/x.json, medusa:runs/medusa.
 """
 from __future__ import annotations
 
@@ -59,8 +59,10 @@ def check_name(name: str, rule: Any, gamma: int) -> None:
     raise ValueError(f'The rule {own} reads the drafter\'s probabilities, '
                      f'which {name} does not have; take the drafter chain or '
                      'the rule Lossless.')
+  kind.judge.supports.check_target(kind.judge, rule)
   if not isinstance(gamma, int) or isinstance(gamma, bool):
-    raise ValueError(f'Got gamma={gamma!r}; allowed: whole numbers from 1.')
+    raise ValueError(f'Got gamma={gamma!r}; allowed: whole numbers from 1 '
+                     f'to {check.MAX_GAMMA}.')
   check.gamma(gamma)
 
 
@@ -78,6 +80,12 @@ def of_curve(rule: Callable[..., Any], name: str, gamma: int
     raise ValueError(f'{rule.__name__} asks the small model itself, but got '
                      f'the drafter {name}; leave it out.')
   return CHAIN, rule().length
+
+
+def own_length(rule: Callable[..., Any], name: str) -> bool:
+  """Whether a curve drafts as far as its baseline, or a given tree, does."""
+  kind, path = split(name)
+  return rule.__name__ in rules.BASELINES or bool(path and kind.own_length)
 
 
 def supplied(pair: pairs.Pair,

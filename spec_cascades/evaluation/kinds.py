@@ -64,6 +64,7 @@ class Kind:
     judge: The verifier that its drafts are published with.
     kept: The share of the verifier's sublayers that a call goes through, by
       what the path is of; None if that is not known. Then `cost` follows.
+    own_length: Whether what it reads says how far to draft, not gamma.
   """
   make: Callable[[pairs.Pair, int, Any], tuple[Any, Any]]
   q: bool = True
@@ -75,6 +76,7 @@ class Kind:
   cost: estimated.Cost | None = estimated.small
   judge: Any = verify.Rejection()
   kept: Callable[[str], float | None] | None = None
+  own_length: bool = False
 
   def cost_of(self, path: str) -> estimated.Cost | None:
     """Of the calls of a round, on a slice; None if it is not known."""
@@ -287,7 +289,8 @@ KINDS = dict(
     adaptive=Kind(_adaptive, read=_file(lambda x: costs.read(x).times),
                   needs='step times of scripts/benchmark.py steps --output',
                   lazy=True, even=False),
-    tree=Kind(_tree, read=_file(lambda x: shapes.read(x).parents)),
+    tree=Kind(_tree, read=_file(lambda x: shapes.read(x).parents),
+              own_length=True),
     spectr=Kind(_spectr, judge=verify.KSeq()),
     specinfer=Kind(_specinfer, read=attached.whole,
                    needs='a second small model'),

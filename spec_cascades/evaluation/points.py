@@ -30,7 +30,8 @@ class Curve:
     temperatures: Each alpha is run at each; 0 is greedy.
     drafter: A key of `drafting.KINDS`, with a path where it reads one.
     name: What the plot calls it; the rule's name if empty.
-    gammas: Draft lengths, each a line of its own; empty: the sweep's.
+    gammas: Draft lengths, each a line of its own; empty: the sweep's. For
+      baselines and trees of a file, which have their own, only empty.
   """
   rule: Callable[..., Any]
   alphas: tuple[float, ...] = ()
@@ -91,8 +92,8 @@ def expand(curves: Sequence[Curve], *, gamma: int, top_p: float = 1.0,
   """All points: the models alone at each temperature, then the curves'.
 
   Raises:
-    ValueError: A number outside its domain, a point twice, too many, or two
-      rules of one name.
+    ValueError: A number outside its domain, draft lengths where there is one,
+      a point twice, too many, or two rules of one name.
   """
   rules.check_names(curve.rule for curve in curves)
   heats = {float(t): None for curve in curves for t in curve.temperatures}
@@ -105,6 +106,10 @@ def expand(curves: Sequence[Curve], *, gamma: int, top_p: float = 1.0,
       rules.check_heat(curve.rule, heat)
     for alpha in curve.alphas or (None,):
       rules.check_alpha(curve.rule, alpha)
+    if curve.gammas and drafting.own_length(curve.rule, curve.drafter):
+      raise ValueError(f'Got gammas={curve.gammas!r} of a curve of '
+                       f'{method_name(curve.rule)} with {curve.drafter}, which '
+                       'drafts as far as it does; leave them out, or set ().')
     for own, heat, alpha in itertools.product(
         curve.gammas or (gamma,), curve.temperatures, curve.alphas or (None,)):
       drafter, length = drafting.of_curve(curve.rule, curve.drafter, own)

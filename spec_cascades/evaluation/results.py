@@ -53,7 +53,9 @@ class Row:
   temperature: float = _column('of both models; 0 is greedy')
   top_k: int = _column('tokens kept; 0 is off')
   top_p: float = _column('mass kept; 1 is off')
-  gamma: int = _column('drafts of a round, at most; 0 without', 'tokens')
+  gamma: int = _column(
+      'drafts of a round, one after another, at most; 0 without; the sweep\'s '
+      'where the tree of a file is drafted', 'tokens')
   drafter: str = _column('kind and name of the drafter; empty without one')
   verifier: str = _column('name of the model that has the last word')
   dtype: str = _column('of weights, activations and caches')

@@ -18,6 +18,7 @@ class Lossless(struct.Fixed):
   """pi = p~: plain speculative decoding (Leviathan et al. 2023)."""
   uses_q: ClassVar[bool] = False
   domain: ClassVar[None] = None        # it has no alpha
+  plain: ClassVar[bool] = True         # pi is p: what any verifier takes
 
   def __call__(self, q: Prediction | None, p: Prediction) -> Fused:
     del q

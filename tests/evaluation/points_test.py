@@ -118,6 +118,24 @@ def test_a_rule_may_have_several_curves():
   assert expand(*(Curve(baselines.SeqCascade, (.5,), name=x) for x in 'ab'))
 
 
+@pytest.mark.parametrize('given', [
+    Curve(baselines.SeqCascade, (.5,), gammas=(3, 7)),
+    Curve(baselines.OriginalBiLD, (5.,), (0.,), gammas=(3,)),
+    Curve(targets.Lossless, drafter='tree:x.json', gammas=(3, 7))],
+                         ids=lambda x: x.drafter)
+def test_who_has_a_draft_length_takes_none(given):
+  """Else two lines of one thing would be told apart by it."""
+  with pytest.raises(ValueError, match='which drafts as far as it does; leave'):
+    expand(given)
+  assert expand(dataclasses.replace(given, gammas=()))
+
+
+def test_typical_acceptance_is_no_rules_curve():
+  assert expand(Curve(targets.Lossless, drafter='typical:x'))
+  with pytest.raises(ValueError, match='Typical judges by p .* TokenV3 would'):
+    expand(Curve(targets.TokenV3, (.1, .9), drafter='typical:x'))
+
+
 @pytest.mark.parametrize('curves', [
     Curve(targets.Lossless), [targets.Lossless], 'all', None])
 def test_what_is_no_list_of_curves_is_refused(curves):
