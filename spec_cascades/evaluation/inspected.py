@@ -21,9 +21,10 @@ class Token:
   Attributes:
     text: The characters that it adds, or its piece if it adds none.
     origin: 'accepted', 'corrected' or 'bonus'; '' where nothing was drafted.
-    q: The drafter's probability at temperature 1; None without one.
+    q: The drafter's probability at temperature 1; None where no model has it.
     p: The verifier's.
-    pi: That of the target distribution; None where there is none.
+    pi: That of the target distribution; None where there is none, or where it
+      follows from a q that no model has.
   """
   text: str
   origin: str

@@ -15,7 +15,9 @@ import numpy as np
 from spec_cascades import decode
 from spec_cascades import targets
 from spec_cascades.drafters import cached
+from spec_cascades.drafters import ouroboros
 from spec_cascades.drafters import specinfer
+from spec_cascades.drafters import vertical
 from spec_cascades.evaluation import forced
 from spec_cascades.evaluation import inspected
 from spec_cascades.evaluation import programs as programs_lib
@@ -89,28 +91,39 @@ def _at_point(run, programs, prompts, key, examples, records
            [(r.tokens, [''] * len(r.tokens), r.stats['verifier_calls'])
             for r in taken])
   target, warp = programs.chosen(point)
+  drafter = _drafter(run, programs, point)
+  judged = drafted and not (target.uses_q and drafter is None)
   widest = max(*map(len, run.rows), *(b.max_length for b in run.buckets))
   laws = forced.probabilities(
-      run.pair, _drafter(run, programs, point),
-      [run.rows[i] for i in examples], [x[0] for x in again],
-      target if drafted else targets.Lossless(), warp, width=widest)
+      run.pair, drafter, [run.rows[i] for i in examples],
+      [x[0] for x in again], target if judged else targets.Lossless(), warp,
+      width=widest)
   return [inspected.Decoded(
       key, _tokens(run.pair.vocabulary, tokens, origins, (
-          q, p, pi if drafted else np.full_like(p, np.nan))),
+          q, p, pi if judged else np.full_like(p, np.nan))),
       calls, tokens == record.tokens)
           for record, (tokens, origins, calls), (q, p, pi) in zip(
               taken, again, laws)]
 
 
 def _drafter(run, programs, point) -> tuple[Any, Any] | None:
-  """Who is q at a point: its own drafter; of a model alone, the pair's."""
+  """Which model's law q is at a point; of a model alone, the pair's drafter's.
+
+  None where q is no model's that reads a text by itself: it may be of heads, of
+  guessed states, or of part of a cache.
+  """
   small = run.pair.drafter
-  spec, _, draft_params = programs.loop(point, run.buckets[0])
-  if isinstance(spec.drafter, cached.Cached):
-    return spec.drafter.lm, draft_params
-  if isinstance(spec.drafter, specinfer.SpecInfer):
-    return spec.drafter.lms[0], draft_params[0]
-  return None if point.drafter or small is None else (small.lm, small.params)
+  if not point.drafter:
+    return small and (small.lm, small.params)
+  spec, _, params = programs.loop(point, run.buckets[0])
+  drafter = getattr(spec.drafter, 'chain', spec.drafter)
+  if isinstance(drafter, cached.Cached):
+    return drafter.lm, params
+  if isinstance(drafter, specinfer.SpecInfer):
+    return drafter.lms[0], params[0]
+  if isinstance(drafter, (vertical.Vertical, ouroboros.Ouroboros)):
+    return drafter.lm, params[0]
+  return None
 
 
 def _tokens(vocabulary, tokens, origins, laws) -> tuple[inspected.Token, ...]:

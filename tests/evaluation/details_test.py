@@ -121,6 +121,27 @@ def test_probabilities_fit_what_was_written(asked):
                  or t.pi == pytest.approx(t.p, rel=.01) for t in x.tokens)
 
 
+def test_every_kind_of_drafter_can_be_inspected(plain):
+  """By the model that is q, within what stops it or drafts for it, if any."""
+  kinds = dict(tracking=True, cascade=True, exit=True, pipelined=False)
+  curves = [points.Curve(targets.TokenV3, (.4,), (1.,), kind, kind)
+            for kind in kinds]
+  curves.append(points.Curve(targets.Lossless, (), (1.,), 'tracking', 'p'))
+  run = sweep_lib.Run(dataclasses.replace(
+      plain[0], output_dir=f'{plain[0].output_dir}_kinds', curves=curves,
+      examples=1, inspected=1))
+  text, = run(Bar).texts
+  assert len(text.decoded) == 7
+  for x in text.decoded:
+    method = run.points[x.key].method
+    known = kinds.get(method, True)
+    for t in x.tokens:
+      assert (t.q is not None) == known
+      assert (t.pi is not None) == (known and bool(run.points[x.key].drafter))
+      if t.pi is not None:
+        assert t.pi == pytest.approx(t.p, rel=.02) if method == 'p' else t.pi
+
+
 def test_predictions_are_the_planners(asked):
   """Of each point with drafts; exact at T=0, where nothing is drawn."""
   run, found = asked

@@ -18,7 +18,9 @@ INTRO = (
     'The texts on which the methods differ most, decoded once more, round by '
     'round, with the keys of the sweep. q and p are what drafter and verifier '
     'say of a token at temperature 1, pi is what it was drawn with; all three '
-    'come from one pass over the finished text.')
+    'come from one pass over the finished text. A q that no model has by '
+    'itself, such as that of heads, is left out, and a pi that follows from '
+    'it.')
 USAGE = (
     'Point at a token, tap it, or go to a text with tab and along it with the '
     'arrow keys for its probabilities.')
