@@ -53,7 +53,6 @@ def main(args: Sequence[str]) -> None:
   from spec_cascades.evaluation import costs as costs_lib
   from spec_cascades.evaluation import forced
   from spec_cascades.evaluation import points
-  from spec_cascades.evaluation import rules
   from spec_cascades.evaluation import sequoia
   from spec_cascades.evaluation import shapes
   from spec_cascades.evaluation import sweep
@@ -73,10 +72,12 @@ def main(args: Sequence[str]) -> None:
            f'beside its block a round takes {1e3 * rest.fixed:.2f} ms, '
            f'{1e3 * rest.level:.2f} a level and {1e3 * rest.node:.2f} a node.'))
   names = points.file_names({key: run.points[key] for key in found})
+  reads_q = {key: reads for key, (_, _, reads) in zip(run.points, points.drafts(
+      list(run.points.values()), run.sweep.curves))}
   for key, rates in found.items():
     best = sequoia.best(
-        rates, costs.times, uses_q=rules.RULES[run.points[key].rule].uses_q,
-        max_nodes=flags.max_nodes, rest=rest)
+        rates, costs.times, uses_q=reads_q[key], max_nodes=flags.max_nodes,
+        rest=rest)
     print(f'{run.points[key].label}: accepted by rank '
           f'{" ".join(f"{r:.3f}" for r in rates)}\n  {len(best.parents)} '
           f'nodes, {best.tokens:.2f} tokens a round, {best.speedup:.2f}x: '
