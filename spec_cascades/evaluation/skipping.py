@@ -169,7 +169,7 @@ class Search:
     Args:
       directory: Keeps the trials, and gets `skipped.json`.
       trials: In all, those before an interruption among them.
-      seed: Of the proposals.
+      seed: Of the proposals, together with how many there were at the start.
       progress: `tqdm` or something called like it.
 
     Raises:
@@ -184,8 +184,10 @@ class Search:
         optuna.storages.journal.JournalFileBackend(str(place / TRIALS)))
     study = optuna.create_study(
         storage=kept, study_name=f'gamma{self.gamma}', direction='maximize',
-        load_if_exists=True, sampler=optuna.samplers.TPESampler(
-            seed=seed, multivariate=True))
+        load_if_exists=True)
+    # A sampler with the seed of the first start would propose the same again.
+    study.sampler = optuna.samplers.TPESampler(
+        seed=(seed + len(study.trials)) % 2**32, multivariate=True)
     every = skip.sublayers(self.lm)
     named = {f'{layer}/{name}': (layer, name) for layer, name in every}
     if not study.trials:              # each second layer, to begin with

@@ -106,6 +106,12 @@ def test_a_search_finds_what_is_best_of_its_trials_and_goes_on(
   found = search(str(tmp_path), 8, progress=spy)
   assert judged == [3, 4, 5, 6, 7] and found['trials'] == 8
   assert found['speedup'] == pytest.approx(search.speedup(found['skipped']))
+  storages = skipping._optuna().storages
+  asked = [x.params for x in skipping._optuna().load_study(
+      study_name=f'gamma{GAMMA}', storage=storages.JournalStorage(
+          storages.journal.JournalFileBackend(
+              str(tmp_path / skipping.TRIALS)))).trials]
+  assert asked[3:5] != asked[1:3]              # it goes on, not over it again
   first = [part for part in skip.sublayers(search.lm) if part[0] % 2]
   tried = skip.without(search.lm, found['skipped']).config.skipped
   assert found['speedup'] >= search.speedup(first) or tuple(first) == tried
