@@ -216,8 +216,8 @@ class Layout:
     for x in jax.tree.leaves(tree):
       if x.ndim and x.shape[0] % parts:
         raise ValueError(f'{x.shape[0]} rows on a mesh of {parts} groups; '
-                         f'allowed: multiples of {parts}. Fill up with rows of '
-                         'prefix_lengths 0, which do nothing.')
+                         f'allowed: multiples of {parts}. Fill up with copies '
+                         'of a row.')
     return put(tree, self.by_row(tree))
 
   def cache(self, cache: Any, config: Any = None) -> Any:

@@ -126,8 +126,10 @@ class SpeculativeModel(models.EncoderDecoderModel):
                    for lm, x in zip(self._lms,
                                     (flax_mutables[VERIFIER], params))))
     drafter, draft_params = drafting.make(self._drafter, pair, self._gamma)
-    spec = decode.GenSpecSample(pair.verifier.lm, drafter, length + 1,
-                                eos=self.output_vocabulary.eos_id)
+    spec = decode.GenSpecSample(
+        pair.verifier.lm, drafter, length + 1,
+        drafting.split(self._drafter)[0].judge,
+        self.output_vocabulary.eos_id)
     prompt = types.Prompt(jnp.zeros((b, 1), jnp.int32), jnp.ones(b, jnp.int32),
                           inputs)
     raw = jax.random.key_data(jax.random.key(0) if rng is None else rng)

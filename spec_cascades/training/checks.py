@@ -1,7 +1,7 @@
 """What can't be trained together, refused before texts or weights are read."""
 from __future__ import annotations
 
-from typing import Any, Mapping
+from typing import Any, Callable, Mapping
 
 import orbax.checkpoint as ocp
 
@@ -41,6 +41,17 @@ def check(run: Any) -> None:
   if run.recipe.tensorboard:
     tensorboard.check()
   _texts(run)
+
+
+def begins(run: Any, log: Callable[[str], None]) -> None:
+  """Says where a run starts from, and if its rate can't rise to its peak."""
+  if run.init_from is not None:
+    log(f'starting from {run.init_from}')
+  recipe = run.recipe
+  if 0 < recipe.steps < recipe.warmup + recipe.cooldown:
+    log(f'of {recipe.steps} steps, {recipe.warmup} are to warm up and '
+        f'{recipe.cooldown} to cool down: the rate stays under its peak, '
+        f'{recipe.peak:g}; a shorter loop.Recipe.cooldown lets it get there')
 
 
 def same_arrays(place: Any, there: Any, here: Any, changes: Mapping[str, str]

@@ -267,8 +267,7 @@ def _start(run, update, saves, memory, log):
     with readable():
       found = saves.restore(newest, args=ocp.args.StandardRestore(like))
     return (found, None) if memory is None else _parted(found, memory, saves)
-  if run.init_from is not None:
-    log(f'starting from {run.init_from}')
+  checks.begins(run, log)
   params = sharding.place(
       run.lm, start.params(run.init_from, run.lm, key, run.corpus, run.part,
                            run.encoder_from), mesh)
@@ -308,8 +307,8 @@ def saved(state: Any) -> ocp.args.StandardSave:
 def _chunks(array: Any) -> ocp.SaveArgs:
   """Some rows a chunk: those of a wide array would else be cut up, too."""
   wide = array.ndim == 2 and array.shape[0] < array.shape[1]
-  cut = wide and array.nbytes > CHUNK_BYTES
-  return ocp.SaveArgs(chunk_byte_size=CHUNK_BYTES, shard_axes=(0,) * cut)
+  return ocp.SaveArgs(chunk_byte_size=CHUNK_BYTES, shard_axes=(0,) * (
+      wide and array.nbytes > CHUNK_BYTES))
 
 
 class _Terminated:

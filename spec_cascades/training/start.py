@@ -26,14 +26,14 @@ SAVES = 'checkpoints'                  # of a run, under its model_dir
 
 
 def model(path: str, changes: Mapping[str, Any] | None = None,
-          encoder: bool = False) -> Any:
+          encoder: bool | None = None) -> Any:
   """The model of a checkpoint, to train on; reads no weights.
 
   Args:
     path: Anything that `checkpoints.load` reads.
     changes: Fields of its configuration to change, such as
       `{'dropout_rate': 0.1}` or `{'dtype': 'bfloat16'}`.
-    encoder: Whether it has to have one.
+    encoder: Whether it has to have one; None takes either.
 
   Raises:
     ValueError: There is no such model, or no such field.
@@ -44,6 +44,9 @@ def model(path: str, changes: Mapping[str, Any] | None = None,
     raise ValueError(f'{path} is a {type(source.lm).__name__}, which has no '
                      'encoder; allowed here: a T5. For a decoder take '
                      'gin/train/finetune_decoder.gin, whose prompt ends.')
+  if encoder is False and isinstance(source.lm, t5.T5):
+    raise ValueError(f'{path} is a T5; allowed here: a decoder without an '
+                     'encoder. For a T5 take gin/train/finetune.gin.')
   known, changes = vars(source.lm.config), dict(changes or {})
   wrong = sorted(set(changes) - set(known))
   if wrong:
@@ -173,6 +176,8 @@ def restore(model_dir: str) -> tuple[Any, int]:
     ValueError: There is no checkpoint.
   """
   folder = pathlib.Path(model_dir).expanduser().absolute() / SAVES
+  if not folder.is_dir():               # a manager would make it
+    raise ValueError(f'No checkpoint under {folder}; train the model first.')
   reader = ocp.StandardCheckpointHandler()
   with ocp.CheckpointManager(folder, item_handlers=reader) as saves:
     newest = saves.latest_step()

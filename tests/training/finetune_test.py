@@ -292,6 +292,7 @@ def test_the_script_refuses_in_one_line(paths, tmp_path):
       (train(encoder, 'nowhere'), 'No checkpoint at nowhere'),
       (train(encoder, empty), 'is no checkpoint that is known'),
       (train(encoder, paths['gguf']), 'is a Gemma, which has no encoder'),
+      (train(decoder, paths['t5_hub']), 'is a T5; allowed here: a decoder'),
       (train(decoder, paths['gguf'], "--gin.CHANGES={'relative_buckets': 8}"),
        'is a Gemma, which has no relative_buckets'),
       (train(encoder, paths['t5_hub'], "--gin.CHANGES={'windows': (4,)}"),
