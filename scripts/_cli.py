@@ -7,6 +7,7 @@ import contextlib
 import errno
 import functools
 import itertools
+import logging
 import pathlib
 import re
 import sys
@@ -17,6 +18,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 PREFIX = '--gin.'
 FIELD = re.compile(r'\{\w+\}')        # a template begins with its field
+# Scopes of gin: of a binding, and of a reference.
+BOUND = re.compile(r'^([\w/]+)/[\w.]+\s*=', re.MULTILINE)
+REFERRED = re.compile(r'@([\w/]+)/[\w.]+')
 # Errors of the system that are of a file's name, and those without a number.
 OF_INPUT = (None, errno.ENOENT, errno.EEXIST, errno.ENOTDIR, errno.EISDIR,
             errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG,
@@ -80,6 +84,10 @@ def run(main: Callable[[Sequence[str]], None]) -> None:
     print(f'\n{name}: interrupted.', file=sys.stderr)
     _leave(130)
   except Exception as error:  # pylint: disable=broad-exception-caught
+    if isinstance(error, MemoryError) or 'RESOURCE_EXHAUSTED' in str(error):
+      print(f'{name}: out of memory: {one_line(error)[:200]}; take a smaller '
+            'batch, length or gamma, or dtype bfloat16.', file=sys.stderr)
+      _leave(2)
     hosts = _hosts()
     if hosts is None or hosts.count() == 1:
       raise
@@ -211,6 +219,8 @@ def directory(path: str | pathlib.Path) -> pathlib.Path:
 
 def one_line(error: BaseException) -> str:
   """The message of an error without line breaks, and what gin adds to it."""
+  if isinstance(error, OSError) and error.filename and error.errno in OF_INPUT:
+    return f'{error.filename}: {error.strerror.lower()}; check the path.'
   own = re.sub(r"\n\s*In call to configurable '.*", '', str(error))
   return ' '.join(own.split())
 
@@ -233,18 +243,19 @@ def configure(files: Sequence[str], bindings: Sequence[str]) -> None:
   """Reads gin files, then bindings; relative paths may start at the root.
 
   Raises:
-    ValueError: No such file, a name that nothing has, or a macro that no file
-      sets.
+    ValueError: No such file, a name or a scope that nothing has, or a macro
+      that no file sets.
   """
   import gin  # pylint: disable=g-import-not-at-top
   gin.clear_config()
   gin.add_config_file_search_path(str(ROOT))
   for file in files:
-    if not any((base / file).is_file() for base in (pathlib.Path(), ROOT)):
-      raise ValueError(f'No gin file {file}; those that exist are in gin/.')
+    _gin_file(file)
   try:
-    gin.parse_config_files_and_bindings(files, [], finalize_config=False)
+    with _unsaid():                   # gin logs each place where a file is not
+      gin.parse_config_files_and_bindings(files, [], finalize_config=False)
     macros = _macros(gin)
+    _check_scopes(gin.config_str(max_line_length=10**6), bindings)
     for binding in bindings:
       name = binding.split('=', 1)[0].strip()
       if '.' not in name and name not in macros:
@@ -260,6 +271,47 @@ def configure(files: Sequence[str], bindings: Sequence[str]) -> None:
     names = ', '.join(sorted(_macros(gin)))
     hint = f' Names that the files set: {names}.' if names else ''
     raise ValueError(f'gin: {one_line(error)}{hint}') from None
+
+
+def _gin_file(file):
+  """ValueError for a path at which no text is."""
+  places = [place for base in (pathlib.Path(), ROOT)
+            if (place := base / pathlib.Path(file).expanduser()).is_file()]
+  if not places:
+    raise ValueError(f'No gin file {file}; those that exist are in gin/.')
+  try:
+    places[0].read_text(encoding='utf-8')
+  except UnicodeDecodeError:
+    raise ValueError(f'{file} is no gin file: it is not UTF-8; those that '
+                     'exist are in gin/.') from None
+
+
+@contextlib.contextmanager
+def _unsaid() -> Iterator[None]:
+  """Nothing is logged meanwhile."""
+  before = logging.root.manager.disable
+  logging.disable(logging.ERROR)
+  try:
+    yield
+  finally:
+    logging.disable(before)
+
+
+def _check_scopes(files: str, bindings: Sequence[str]) -> None:
+  """Refuses scopes that only one side has: gin would never use them.
+
+  Args:
+    files: The configuration that the files make.
+    bindings: Of the command line.
+  """
+  bound = lambda text: set(BOUND.findall(text))
+  referred = lambda text: set(REFERRED.findall(text))
+  own = '\n'.join(bindings)
+  known = bound(files) | referred(files)
+  lost = bound(own) - known - referred(own) | referred(own) - known - bound(own)
+  if lost:
+    raise ValueError(f'Unknown scope {min(lost)!r}; the files have: '
+                     f'{", ".join(sorted(known)) or "none"}.')
 
 
 def call(configurable: Callable[..., Any]) -> Any:

@@ -41,7 +41,8 @@ def _flags(args: Sequence[str]) -> argparse.Namespace:
   add('--alpha', type=float, help="the rule's threshold")
   add('--drafter', default='chain', help='a key of KINDS in '
       'spec_cascades/evaluation/kinds.py, such as chain (default), tree, '
-      'ngram, lookahead or skip; some read a file: rest:runs/datastore')
+      'ngram, lookahead or skip; some read what is at a path: '
+      'rest:runs/drafters/datastore')
   add('--gamma', type=int, default=5, help='tokens drafted a round')
   add('--temperature', type=float, default=0.0, help='0 (default) is greedy')
   add('--top_p', type=float, default=1.0)

@@ -171,7 +171,9 @@ def _model(pair, given, name):
     raise ValueError(f'{given.name} was not trained beside the verifier; give '
                      'a run of gin/train/medusa.gin, hydra_plus.gin, eagle.gin '
                      'or eagle3.gin, or its export, as medusa:PATH, '
-                     'hydra++:PATH, eagle:PATH or eagle3:PATH.')
+                     'hydra++:PATH, eagle:PATH or eagle3:PATH. Those of the '
+                     'shipped verifier came along, in '
+                     'spec_cascades/assets/debian_ende/parts.')
   if name not in lm.heads.drafters:
     raise ValueError(f'{given.name} was not trained for this drafter; allowed '
                      f'with it: {" or ".join(lm.heads.drafters)}.')

@@ -55,6 +55,13 @@ def write(path: pathlib.Path, table: counts.Table) -> None:
   files.write_atomically(path, buffer.getvalue())
 
 
+def _load(path):
+  try:
+    return np.load(path, allow_pickle=False)
+  except ValueError:                    # NumPy says how to unpickle it
+    raise ValueError('it is no archive of arrays.') from None
+
+
 def read(path: pathlib.Path) -> counts.Table:
   """The inverse of `write`.
 
@@ -64,7 +71,7 @@ def read(path: pathlib.Path) -> counts.Table:
   """
   names = [f.name for f in dataclasses.fields(counts.Level)]
   try:
-    found = np.load(path.expanduser(), allow_pickle=False)
+    found = _load(path.expanduser())
     if not isinstance(found, np.lib.npyio.NpzFile):
       raise ValueError('it is one array.')
     with found:

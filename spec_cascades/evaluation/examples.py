@@ -1,6 +1,7 @@
 """Evaluation sets: tab-separated source and reference texts."""
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -8,7 +9,7 @@ import itertools
 import json
 import os
 import pathlib
-from typing import Sequence
+from typing import Iterator, Sequence
 
 from spec_cascades import hosts
 from spec_cascades.data import shares
@@ -42,6 +43,16 @@ def _existing(path: str | os.PathLike, source: str,
   return path
 
 
+@contextlib.contextmanager
+def _utf8(path: pathlib.Path) -> Iterator[None]:
+  """ValueError that names a file which is not UTF-8."""
+  try:
+    yield
+  except UnicodeDecodeError:
+    raise ValueError(f'{path} is not UTF-8; save it as such, with tabs between '
+                     'columns.') from None
+
+
 def read(path: str | os.PathLike = SOFTWARE_DOCS, *, source: str = 'en',
          target: str = 'de', limit: int | None = None) -> list[Example]:
   """Reads a table with a header `id`, `source`, `target`.
@@ -60,7 +71,7 @@ def read(path: str | os.PathLike = SOFTWARE_DOCS, *, source: str = 'en',
   path = shares.agreed(functools.partial(_existing, path, source, target))
   if limit is not None and limit < 1:
     raise ValueError(f'Got {limit} examples; give at least 1, or None for all.')
-  with path.open(encoding='utf-8') as file:
+  with _utf8(path), path.open(encoding='utf-8') as file:
     columns = file.readline().rstrip('\n').split('\t')
   if missing := {'id', source, target} - set(columns):
     raise ValueError(f'{path} has no column {", ".join(sorted(missing))}; '
@@ -68,8 +79,10 @@ def read(path: str | os.PathLike = SOFTWARE_DOCS, *, source: str = 'en',
   def row(line):
     found = dict(zip(columns, line.split('\t')))
     return [found.get(x, '') for x in ('id', source, target)]
-  own = hosts.together(lambda: shares.lines(
-      path, (hosts.index(), hosts.count())))
+  def part():
+    with _utf8(path):
+      return shares.lines(path, (hosts.index(), hosts.count()))
+  own = hosts.together(part)
   rows = list(itertools.chain.from_iterable(hosts.gathered(
       [row(line) for start, line in own if start and line][:limit])))[:limit]
   for i, (id_, *texts) in enumerate(rows):

@@ -24,7 +24,7 @@ def read(path: pathlib.Path) -> sequoia.Shape:
   """
   try:
     data = json.loads(path.expanduser().read_text(encoding='utf-8'))
-    parents = data['parents'] if isinstance(data, dict) else None
+    parents = data.get('parents') if isinstance(data, dict) else None
     if not isinstance(parents, list) or not all(
         type(x) is int for x in parents):
       raise ValueError(f'parents is {str(parents)[:60]}; allowed: a list of '
@@ -32,6 +32,6 @@ def read(path: pathlib.Path) -> sequoia.Shape:
     check.tree(tuple(parents))
     return sequoia.Shape(tuple(parents), *(
         float(data.get(name, 'nan')) for name in ('tokens', 'speedup')))
-  except (ValueError, KeyError, TypeError) as error:
+  except (ValueError, TypeError) as error:
     raise ValueError(f'{path} does not hold the shape of a tree: {error} Give '
                      'a file of scripts/shape_tree.py.') from None

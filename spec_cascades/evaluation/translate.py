@@ -51,7 +51,7 @@ class Settings:
     drafting.check_name(self.drafter, target, self.gamma)
     rules.check_sampling(self.temperature, self.top_p, self.top_k)
     check.interval('seed', self.seed, 0, 2**32 - 1, whole=True)
-    check.interval('max_length', self.max_length, 1, 10**6,
+    check.interval('max_length', self.max_length, 1, 10**5,
                    hint='It counts output tokens.')
 
 

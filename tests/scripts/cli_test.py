@@ -70,6 +70,8 @@ def broken(pair_dir, tmp_path_factory):
 def test_sweep_refuses(pair_dir, broken, tmp_path):
   foreign = tmp_path / 'foreign'
   foreign.mkdir()
+  latin = str(tmp_path / 'latin.tsv')
+  pathlib.Path(latin).write_bytes(b'id\ten\tde\ncaf\xe9')
   (foreign / 'results.jsonl').write_text('{"schema": 1}\n')
   out = tmp_path / 'out'
 
@@ -86,7 +88,16 @@ def test_sweep_refuses(pair_dir, broken, tmp_path):
       (sweep('--gin.sweeps.Sweep.gamma=3'), "'sweeps.Sweep'"),
       (sweep('--gin.chow/points.Curve.rule=@targets.Nope'), '@targets.Nope'),
       (sweep('--gamma=3'), "'--gamma=3'"),
-      (sweep('--gin.GAMMA=0'), 'allowed: 1 or more'),
+      (sweep('--gin.GAMMA=0'), 'allowed: 1 to 1024'),
+      (sweep('--gin.GAMMA=100000'), 'allowed: 1 to 1024'),
+      (sweep('--gin.chwo/points.Curve.alphas=(.3,)'),
+       "Unknown scope 'chwo'; the files have: chow, diff"),
+      (sweep('--gin.sweep.Sweep.curves=[@lossles/points.Curve()]'),
+       "Unknown scope 'lossles'"),
+      (sweep(f'--gin.sweep.Sweep.data={latin}'), 'latin.tsv is not UTF-8'),
+      (['--gin_file', latin], 'latin.tsv is no gin file: it is not UTF-8'),
+      (sweep('--gin.lossless/points.Curve.drafter=counts:' + latin),
+       'a table of counts: it is no archive'),
       (sweep('--gin.GAMMA=many'), "gamma='many'"),
       (sweep('--gin.chow/points.Curve.alphas=0.3'), 'alphas=0.3; allowed'),
       (sweep('--gin.sweep.Sweep.top_k=2.5'), 'top_k=2.5'),
@@ -143,7 +154,12 @@ def test_decode_refuses(pair_dir, broken, tmp_path):
       (decode('--rule', 'Magic'), "'Magic'; allowed: Lossless"),
       (decode('--rule', 'Chow', '--alpha', '4'), 'alpha of Chow is 4.0'),
       (decode('--alpha', '0.1'), 'Lossless takes no alpha'),
-      (decode('--gamma', '0'), 'allowed: 1 or more'),
+      (decode('--gamma', '0'), 'allowed: 1 to 1024'),
+      (decode('--gamma', '100000'), 'allowed: 1 to 1024'),
+      (decode('--max_length', '1000000'), 'max_length is 1000000; allowed'),
+      (decode('--drafter', 'eagle'), 'assets/debian_ende/parts'),
+      (decode('--drafter', 'typical:x', '--rule', 'TokenV3'),
+       'TokenV3 would change nothing'),
       (decode('--gamma', 'x'), "'x'"), (decode('--colour'), '--colour'),
       (decode('--drafter', 'oracle'), "'oracle'; allowed: null"),
       (decode('--drafter', 'ngram', '--rule', 'OPT'), 'OPT reads'),
@@ -186,6 +202,7 @@ def test_a_script_exits_with_two():
 
 @pytest.mark.parametrize('error,code', [
     (ValueError('x'), 2), (FileNotFoundError(errno.ENOENT, 'x'), 2),
+    (FileExistsError(errno.EEXIST, 'File exists', 'a/b'), 2),
     (PermissionError(errno.EACCES, 'x'), 2), (OSError('x'), 2),
     (UnicodeDecodeError('utf-8', b'x', 0, 1, 'x'), 2),
     (OSError(errno.ENOSPC, 'x'), 3), (OSError(errno.EIO, 'x'), 3),
@@ -198,7 +215,30 @@ def test_what_may_pass_is_no_bad_input(error, code, monkeypatch, capsys):
   with pytest.raises(SystemExit) as stop:
     _cli.run(main)
   assert stop.value.code == code
-  assert capsys.readouterr().err == f'a.py: {error}\n'
+  named = isinstance(error, FileExistsError)
+  assert capsys.readouterr().err == 'a.py: {}\n'.format(
+      'a/b: file exists; check the path.' if named else error)
+
+
+@pytest.mark.parametrize('error', [
+    MemoryError('Unable to allocate 9 TiB'),
+    RuntimeError('RESOURCE_EXHAUSTED: Out of memory\nallocating 9 bytes')])
+def test_what_does_not_fit_in_memory_is_one_line(error, monkeypatch, capsys):
+  def main(args):
+    raise error
+  monkeypatch.setattr(sys, 'argv', ['a.py'])
+  with pytest.raises(SystemExit) as stop:
+    _cli.run(main)
+  said = capsys.readouterr().err
+  assert stop.value.code == 2 and said.count('\n') == 1
+  assert said.startswith('a.py: out of memory: ') and 'take a smaller' in said
+
+
+def test_a_gin_file_of_another_folder_logs_nothing(tmp_path):
+  done = subprocess.run(
+      [sys.executable, ROOT / 'scripts/sweep.py', f'--gin_file={QUICKSTART}',
+       '--gin.GAMMA=0'], cwd=tmp_path, capture_output=True, text=True)
+  assert done.returncode == 2 and done.stderr.count('\n') == 1, done.stderr
 
 
 def test_a_type_error_is_gins_until_the_call_has_begun():

@@ -22,6 +22,7 @@ from spec_cascades.evaluation import frontier  # noqa: E402
 from spec_cascades.evaluation import points  # noqa: E402
 from spec_cascades.evaluation import programs  # noqa: E402
 from spec_cascades.evaluation import rules  # noqa: E402
+from spec_cascades.evaluation import sources  # noqa: E402
 from spec_cascades.evaluation import sweep as sweep_lib  # noqa: E402
 from spec_cascades.evaluation import work  # noqa: E402
 
@@ -136,6 +137,36 @@ def test_protocols_go_with_any_sweep(name, want):
   _cli.configure(['gin/sweeps/baselines.gin', f'gin/protocols/{name}.gin'], [])
   made = _cli.call(sweep_lib.Sweep)
   assert {key: getattr(made, key) for key in want} == want
+
+
+def test_texts_of_ones_own_are_named_on_the_command_line():
+  """As docs/sweep.md has it: with other names of columns."""
+  flags, bindings = _cli.parse(_cli.gin_parser(''), [
+      f'--gin_file={ROOT / "gin/sweeps/quickstart.gin"}',
+      '--gin.sweep.Sweep.data=@sources.Table()',
+      '--gin.sources.Table.path=my_texts.tsv',
+      '--gin.sources.Table.source=question'])
+  _cli.configure(flags.gin_file, bindings)
+  assert _cli.call(sweep_lib.Sweep).data == sources.Table(
+      'my_texts.tsv', 'question')
+
+
+@pytest.mark.parametrize('bindings,scope', [
+    (('chwo/points.Curve.alphas = (.3,)',), 'chwo'),
+    (('sweep.Sweep.curves = [@lossles/points.Curve()]',), 'lossles'),
+    (('mine/points.Curve.rule = @targets.Chow',), 'mine'),
+    (('chow/points.Curve.alphas = (.3,)',), None),
+    (('mine/points.Curve.rule = @targets.Chow',
+      'sweep.Sweep.curves = [@mine/points.Curve()]'), None)])
+def test_scopes_that_nothing_refers_to_are_refused(bindings, scope):
+  """Gin would keep such a binding, and never use it."""
+  call = lambda: _cli.configure([str(ROOT / 'gin/sweeps/quickstart.gin')],
+                                bindings)
+  if scope is None:
+    return call()
+  with pytest.raises(ValueError, match=f"Unknown scope '{scope}'; the files "
+                     'have: chow, diff, loss'):
+    call()
 
 
 def test_values_may_be_words():
