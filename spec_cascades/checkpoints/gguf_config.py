@@ -179,7 +179,7 @@ def _windows(says: Says, family: Family, layers: int) -> tuple[int, ...]:
 def _rope(says: Says, family: Family) -> positions.Rope:
   """Rotary frequencies of layers without a window."""
   base = says.real('rope.freq_base', family.base)
-  kind = says.get('rope.scaling.type', 'none')
+  kind = says.get('rope.scaling.type', 'linear')       # as llama.cpp has it
   if str(kind) not in ('none', 'linear'):
     says.refuse('rope.scaling.type', 'allowed: none, linear')
   factor = says.real('rope.scaling.factor', 1.) if kind == 'linear' else 1.

@@ -41,6 +41,8 @@ class Split:
   bos: bool = False
 
 
+# Spellings of what ends a turn in chats of Gemma, Qwen and SmolLM2, Llama 3.
+TURN_ENDS = '<end_of_turn>', '<|im_end|>', '<|eot_id|>'
 SPLITS = {'gpt-2': Split(), 'default': Split(), 'smollm': Split(digits=True),
           'llama-bpe': Split(_MODERN % 3, whole=True, bos=True),
           'qwen2': Split(_MODERN % 1, composed=True)}
@@ -77,11 +79,17 @@ def tokenizer(metadata: Mapping[str, Any], name: str,
   pad = says.token('padding')
   before = says.flag('add_bos_token', split is None or split.bos)
   template = metadata.get('tokenizer.chat_template')
+  template = template if isinstance(template, str) else None
+  turn_end = says.token('eot')
+  if turn_end is None:                 # converters leave it out
+    turn_end = tokenizers.turn_ending(template, eos, [
+        t for x in TURN_ENDS if (t := made.find(x)) not in (None, eos)],
+                                      made.piece)
   return tokenizers.Tokenizer(
       made, eos, bos, eos if pad is None else pad,
       (bos,) if before and bos is not None else (),
-      (eos,) if says.flag('add_eos_token', False) else (), says.token('eot'),
-      template if isinstance(template, str) else None, context)
+      (eos,) if says.flag('add_eos_token', False) else (), turn_end,
+      template, context)
 
 
 class _Says:

@@ -11,7 +11,7 @@ import os
 import pathlib
 import re
 import time
-from typing import Any, Mapping, Sequence
+from typing import Any, Callable, Mapping, Sequence
 
 from spec_cascades.data import words as words_lib
 
@@ -67,7 +67,7 @@ class Tokenizer:
 
   @property
   def ends(self) -> tuple[int, ...]:
-    """Tokens that end a text, `eos` first; the last ends a turn in a chat."""
+    """Tokens that end a text, `eos` first."""
     given = (self.eos, *self.other_ends, self.turn_end)
     return tuple(dict.fromkeys(t for t in given if t is not None))
 
@@ -205,10 +205,31 @@ def _used(words: words_lib.Words, before: tuple[int, ...] | None,
     adds = says.flag('add_bos_token', bos is not None)
     before = (bos,) if adds and bos is not None else ()
     behind = (eos,) * says.flag('add_eos_token', bos is None)
-  turn_end, *others = says.other_ends(eos, words) or (None,)
+  ends, template = says.other_ends(eos, words), says.template()
+  turn_end = turn_ending(template, eos, ends, words.piece)
   return Tokenizer(words, eos, bos, eos if pad is None else pad, before, behind,
-                   turn_end, says.template(), says.context(),
-                   other_ends=tuple(others))
+                   turn_end, template, says.context(),
+                   other_ends=tuple(t for t in ends if t != turn_end))
+
+
+def turn_ending(template: str | None, eos: int, others: Sequence[int],
+                piece: Callable[[int], str]) -> int | None:
+  """Which of some ends a chat's turn has, if it is not `eos`; None if it is.
+
+  The one that the template spells, `eos` before others: turns of Qwen and Llama
+  end with it, Gemma's do not. Without a template the first of the others.
+
+  Args:
+    template: Of a chat, if there is one.
+    eos: What ends a text.
+    others: Further tokens that end one.
+    piece: How a token is spelt.
+  """
+  spelt = [t for t in (eos, *others) if template and piece(t) in template]
+  if spelt:
+    return None if spelt[0] == eos else spelt[0]
+  named = template is not None and 'eos_token' in template
+  return None if named or not others else others[0]
 
 
 def around(words: words_lib.Json) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -262,7 +283,7 @@ class _Settings:
     return words.own(kind)
 
   def other_ends(self, eos: int, words: words_lib.Words) -> tuple[int, ...]:
-    """The other tokens that end an answer, that of a turn first."""
+    """The other tokens that end an answer."""
     ends = self.files['generation_config.json'].get('eos_token_id')
     ends = ends if isinstance(ends, list) else []
     return tuple(dict.fromkeys(t for t in ends if type(t) is int and t != eos

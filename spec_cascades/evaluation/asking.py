@@ -40,7 +40,8 @@ class Asking:
   def end_token(self, vocabulary: Any) -> int:
     """The token that ends an answer; ValueError if `end` is not one token."""
     if self.end is None:
-      return vocabulary.ends[-1 if self.chat else 0]
+      turn_end = getattr(vocabulary, 'turn_end', None) if self.chat else None
+      return vocabulary.ends[0] if turn_end is None else turn_end
     before, after = (_bare(vocabulary, 'a' + x) for x in ('', self.end))
     if after[:-1] != before:
       raise ValueError(f'Got end={self.end!r}; allowed: text that the '

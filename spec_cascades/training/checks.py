@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Mapping
 
+import numpy as np
 import orbax.checkpoint as ocp
 
 from spec_cascades.evaluation import tensorboard
@@ -44,14 +45,28 @@ def check(run: Any) -> None:
 
 
 def begins(run: Any, log: Callable[[str], None]) -> None:
-  """Says where a run starts from, and if its rate can't rise to its peak."""
+  """Says where a run starts from, and what of its settings may surprise."""
   if run.init_from is not None:
     log(f'starting from {run.init_from}')
-  recipe = run.recipe
-  if 0 < recipe.steps < recipe.warmup + recipe.cooldown:
+  recipe, corpus = run.recipe, run.corpus
+  if recipe.steps and (share := _highest(recipe)) < .8:
     log(f'of {recipe.steps} steps, {recipe.warmup} are to warm up and '
-        f'{recipe.cooldown} to cool down: the rate stays under its peak, '
-        f'{recipe.peak:g}; a shorter loop.Recipe.cooldown lets it get there')
+        f'{recipe.cooldown} to cool down: the rate rises to {share:.0%} of its '
+        f'peak, {recipe.peak:g}; a shorter loop.Recipe.cooldown lets it go on')
+  for width, pairs in corpus.unused.items():
+    log(f'{pairs} pairs of up to {width} tokens fill no batch of '
+        f'{corpus.rows(width)} and are left out; fewer tokens_per_batch, or '
+        'other buckets, take them')
+  if corpus.widest_target >= recipe.max_length:
+    log(f'texts are measured up to {recipe.max_length - 1} tokens, but targets '
+        f'have up to {corpus.widest_target}: see loop.Recipe.max_length')
+
+
+def _highest(recipe: Any) -> float:
+  """The part of its peak that a rate gets to, decays left out."""
+  t = np.linspace(1, recipe.steps, 1000)
+  return float((np.minimum(t / max(recipe.warmup, 1), 1) * np.minimum(
+      (recipe.steps - t + 1) / max(recipe.cooldown, 1), 1)).max())
 
 
 def same_arrays(place: Any, there: Any, here: Any, changes: Mapping[str, str]

@@ -32,6 +32,8 @@ TARGET = '{target}'
 ALL = shares.ALL                  # the part of a split that is all of it
 SPLITS = ('train', 'validation', 'test')
 LARGEST = 2**63 - 1                # of a number here
+SPACE = '\u2581'                   # SentencePiece's
+UNENDED = 'unended'                # key of a line whose target was cut
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +43,8 @@ class ParallelText:
   Attributes:
     directory: Holds train.jsonl, validation.jsonl and test.jsonl, as
       scripts/build_corpus.py writes them; where a line has no
-      `near_duplicate`, it is none. None with a `reader`.
+      `near_duplicate`, it is none; a target that is `unended` is trained on
+      without an end. None with a `reader`.
     vocabulary: Tokens of both languages: a `text.Vocabulary`, or a
       checkpoint's tokenizer.
     source: Key of the input text.
@@ -209,6 +212,8 @@ class ParallelText:
       if self.guesses:
         own = trajectories.read(line, self.guesses, where)
       target, states = own or (self._answered(line[self.target]), [])
+      if line.get(UNENDED) is True and not own:
+        target = target[:-1]
       source = self.encode(line[self.source], where)
       if (len(source) <= widest
           and len(target) <= self._target_width(widest)):
@@ -253,7 +258,15 @@ class ParallelText:
   def _answered(self, target: str) -> list[int]:
     """Tokens of an answer, its end among them."""
     words = self.answer.replace(TARGET, target)
+    if self._spaced:
+      words = words.removeprefix(' ')
     return [*self.vocabulary.bare(words), self.end]
+
+  @functools.cached_property
+  def _spaced(self) -> bool:
+    """Whether the vocabulary puts a space before a text by itself."""
+    first, *_ = self.vocabulary.bare('a')
+    return self.vocabulary.piece(first).startswith(SPACE)
 
   @functools.cached_property
   def end(self) -> int:
@@ -271,10 +284,20 @@ class ParallelText:
     return max(1, self.tokens_per_batch // self._target_width(width))
 
   @property
+  def widest_target(self) -> int:
+    """Most tokens of a target, its end among them."""
+    return self._target_width(max(self.buckets))
+
+  @property
+  def unused(self) -> dict[int, int]:
+    """Pairs for training, by bucket, of those that fill no batch."""
+    return {width: len(x['inputs']) for width, x in self.train.items()
+            if not self._batches(width)}
+
+  @property
   def room(self) -> int:
     """Most tokens of an input and its target together."""
-    widest = max(self.buckets)
-    return widest + self._target_width(widest)
+    return max(self.buckets) + self.widest_target
 
   @functools.cached_property
   def steps_per_epoch(self) -> int:

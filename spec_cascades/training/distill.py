@@ -125,7 +125,8 @@ def _write(folder, writer, lines, parts, shard, log):
     left = (len(todo) - done) * (time.time() - began) / done
     log(f'{last}/{len(lines)} sentences  '
         f'{writer.tokens / writer.calls:.2f} tokens a call  '
-        f'left {left / 60:.0f} min')
+        f'left {left / 60:.0f} min'
+        + f'  {writer.cut} cut before their end' * bool(writer.cut))
 
 
 def _join(folder, parts, log):
@@ -173,7 +174,7 @@ class _Writer:
     self._corpus, self._batch = corpus, batch
     self._temperature, self._seed = temperature, seed
     self._guesses = guesses
-    self.tokens = self.calls = 0
+    self.tokens = self.calls = self.cut = 0
 
   def __call__(self, lines, first) -> str:
     """JSON lines from number `first` on; those of a width go together."""
@@ -191,9 +192,17 @@ class _Writer:
           self.calls + calls)
       # A short input may leave room for more than a long one does.
       out |= {i: trajectories.cut(text, length) for i, text in zip(rows, texts)}
-    kept = lambda text: {trajectories.KEY: text} if self._guesses else {}
+    self.cut += sum(not self._ended(text) for text in out.values())
     return _jsonl({**line, corpus.target: corpus.decode(out[i]['tokens']),
-                   **kept(out[i])} for i, line in enumerate(lines))
+                   **self._beside(out[i])} for i, line in enumerate(lines))
+
+  def _ended(self, text):
+    return text['tokens'][-1:] == [self._corpus.end]
+
+  def _beside(self, text):
+    """What a line has besides texts."""
+    kept = {trajectories.KEY: text} if self._guesses else {}
+    return kept if self._ended(text) else {**kept, data.UNENDED: True}
 
   def _texts(self, rows, key, **sizes):
     """Trajectories, which have no states if there are to be no guesses."""
@@ -216,8 +225,9 @@ def _jsonl(lines):
 
 
 def _room(corpus, width):
-  """Tokens of a translation at most."""
-  return min(2 * width, max(corpus.buckets) + 8)
+  """Tokens of a translation at most, and one that begins it."""
+  return (corpus.target_width + 1 if corpus.target_width else
+          min(2 * width, max(corpus.buckets) + 8))
 
 
 def _asked(corpus):

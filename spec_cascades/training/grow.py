@@ -18,23 +18,34 @@ from typing import Any
 import jax
 import numpy as np
 
+from spec_cascades.models import skip
+
 DAMPING = 0.2
 WRITERS = ('out', 'wo')           # T5X's names of what adds to the residual
 
 
 def stack(shallow: dict[str, Any], deep: dict[str, Any], *,
-          damping: float = DAMPING) -> dict[str, Any]:
+          damping: float = DAMPING, norm_offset: float = 0.
+          ) -> dict[str, Any]:
   """Parameters shaped like `deep` with the contents of `shallow`.
 
   Args:
     shallow: Trained parameters with l layers a stack, in T5X's names.
     deep: Fresh parameters with L layers, and MLPs of any width. Layer i is made
       of layer floor(i l / L): with 2 -> 4, layers 0 0 1 1; with 10 -> 2, 0 5.
-    damping: What the outputs of copies are multiplied by.
+    damping: What the outputs of copies are multiplied by; where they pass a
+      norm first, what that multiplies by is.
+    norm_offset: What a norm adds to its scale.
 
   Raises:
-    ValueError: A parameter of `deep` has no source, or another shape.
+    ValueError: A parameter of `deep` has no source or another shape, or one of
+      `shallow` has no place.
   """
+  lost = [name for name in shallow if name not in deep
+          and not name.startswith('layers_')]
+  if lost:
+    raise ValueError(f'The model to train has no place for {lost[0]!r}; '
+                     'give it the configuration of the checkpoint.')
   layers = lambda tree: sum(name.startswith('layers_') for name in tree)
   old, new, out = layers(shallow), layers(deep), {}
   for name, like in deep.items():
@@ -52,9 +63,9 @@ def stack(shallow: dict[str, Any], deep: dict[str, Any], *,
     elif name == 'mlp':
       out[name] = _wider(_narrower(found, like), like)
     else:
-      out[name] = stack(found, like, damping=damping)
+      out[name] = stack(found, like, damping=damping, norm_offset=norm_offset)
     if scale != 1.0:
-      out[name] = _damped(out[name], scale)
+      out[name] = _damped(out[name], scale, norm_offset)
   return out
 
 
@@ -101,8 +112,12 @@ def _wider(found, like):
   return out
 
 
-def _damped(layer, scale):
+def _damped(layer, scale, offset):
   """The layer with whatever adds to the residual multiplied by `scale`."""
-  writes = lambda path: any(getattr(k, 'key', None) in WRITERS for k in path)
+  scale, offset = np.float32(scale), np.float32(offset)
+  norms = [x for x in skip.POST_NORMS.values() if x in layer]
+  writes = lambda path: any(
+      getattr(k, 'key', None) in (norms or WRITERS) for k in path)
+  add = offset if norms else np.float32(0)
   return jax.tree_util.tree_map_with_path(
-      lambda path, x: x * np.float32(scale) if writes(path) else x, layer)
+      lambda path, x: scale * (x + add) - add if writes(path) else x, layer)

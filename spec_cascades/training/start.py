@@ -86,7 +86,7 @@ def params(path: str | None, lm: Any, key: jax.Array,
   Raises:
     ValueError: It does not fit the model.
   """
-  found = None if path is None else _contents(path, lm)
+  found = None if path is None else _contents(path, lm, corpus.vocabulary)
   if part is not None:
     found = dict(model=found, heads=_part(part, path, lm))
   if encoder is not None:
@@ -106,7 +106,7 @@ def params(path: str | None, lm: Any, key: jax.Array,
   return dict(found, model=_fitted(found['model'], lm.lm, key))
 
 
-def _contents(path, lm):
+def _contents(path, lm, words):
   """Parameters of a checkpoint or a run."""
   if (pathlib.Path(path).expanduser() / SAVES).is_dir():
     return restore(path)[0]
@@ -114,6 +114,8 @@ def _contents(path, lm):
   narrow = isinstance(lm, reduced.Around)
   _check_same_family(reduced.whole(loaded.lm) if narrow else loaded.lm,
                      reduced.whole(lm), path)
+  if loaded.tokenizer is not None:
+    check_words(path, loaded, words)
   return loaded.params
 
 
@@ -164,7 +166,8 @@ def _fitted(found, lm, key):
   shapes = lambda tree: jax.tree.map(np.shape, tree)
   if shapes(found) == shapes(want):
     return found
-  return grow.stack(found, lm.init_params(key))
+  return grow.stack(found, lm.init_params(key),
+                    norm_offset=getattr(lm.config, 'norm_offset', 0.))
 
 
 def restore(model_dir: str) -> tuple[Any, int]:

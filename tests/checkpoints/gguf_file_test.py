@@ -31,6 +31,14 @@ def test_every_architecture_arrives(tmp_path, name):
       got, want, rtol=0, atol=2e-7), found.params, params)
 
 
+def test_a_factor_without_a_type_is_linear(tmp_path):
+  """As llama.cpp reads it."""
+  metadata = ggufs.metadata_of('qwen2', **{'qwen2.rope.scaling.factor': 4.})
+  path = ggufs.write(tmp_path / 'x.gguf', metadata, ggufs.tensors_of(
+      'qwen2', tiny.params_of(ggufs.LMS['qwen2'][0])))
+  assert checkpoints.load(path).lm.config.rope.factor == 4.
+
+
 @pytest.mark.parametrize('name', [n for n in ggufs.LMS if n != 'gemma'])
 def test_logits_are_those_of_transformers(tmp_path, name):
   torch = pytest.importorskip('torch')

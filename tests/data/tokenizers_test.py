@@ -8,7 +8,7 @@ import sentencepiece
 import tinypair
 
 from spec_cascades.data import gguf_tokenizers, tokenizers, words
-from spec_cascades.evaluation import examples, stream
+from spec_cascades.evaluation import asking, examples, stream
 from tests import ggufs
 
 LINES = [side for x in examples.read() for side in (x.source, x.reference)]
@@ -267,6 +267,38 @@ def test_every_end_is_kept(tmp_path):
     assert whole and found.decode([*tokens, end, *tokens]) == whole
     assert found.raw(end) == b''
   assert found.raw(13) == b'\x0b'              # which ends nothing
+
+
+@pytest.mark.parametrize('template,turn_end', [
+    ('{{ x }}</s>', None), ('<0x00>{{ x }}', 2), ('{{ eos_token }}', None),
+    ('{{ x }}<0x00></s>', None), ('<0x00>{{ eos_token }}', 2), ('x', 9)])
+def test_a_turn_ends_with_what_the_template_spells(
+    tmp_path, template, turn_end):
+  """Qwen's and Llama's with `eos` itself, beside other ends; Gemma's don't."""
+  their_tokenizer(tmp_path, 'metaspace')
+  (tmp_path / 'tokenizer_config.json').write_text(json.dumps(dict(
+      bos_token='<s>', eos_token='</s>', chat_template=template)))
+  (tmp_path / 'generation_config.json').write_text(
+      '{"eos_token_id": [1, 9, 2]}')
+  found = tokenizers.of_directory(tmp_path)
+  assert found.piece(2) == '<0x00>' and found.turn_end == turn_end
+  assert set(found.ends) == {1, 9, 2} and found.ends[0] == 1
+  want = 1 if turn_end is None else turn_end
+  assert asking.Asking(chat=True).end_token(found) == want
+  assert asking.Asking().end_token(found) == 1
+
+
+@pytest.mark.parametrize('template,turn_end', [
+    (None, 4), ('<end_of_turn>', 4), ('{{ x }}<eos>', None)])
+def test_a_turns_end_is_known_by_its_spelling(tmp_path, template, turn_end):
+  """As converters leave out which token it is."""
+  says = ggufs.sentencepiece()
+  says['tokenizer.ggml.tokens'][4] = '<end_of_turn>'
+  if template:
+    says['tokenizer.chat_template'] = template
+  assert through_a_file(tmp_path, says).turn_end == turn_end
+  says['tokenizer.ggml.eot_token_id'] = 3
+  assert through_a_file(tmp_path, says).turn_end == 3
 
 
 def test_byte_letters_are_a_bijection():

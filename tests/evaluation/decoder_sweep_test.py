@@ -61,8 +61,8 @@ def test_details_of_one_model(sweep):
   """q is the model that drafts at a point: none, or layers of the verifier."""
   run = sweep_lib.Run(dataclasses.replace(sweep, split=True, inspected=1))
   found = run(Bar)
-  assert [x.method for x in found.split] == ['verifier', 'layer skip',
-                                             'TokenV3']
+  assert [x.method for x in found.split] == [
+      'verifier', 'prompt lookup', 'layer skip', 'TokenV3']
   (text,), methods = found.texts, [run.points[x.key].method
                                    for x in found.texts[0].decoded]
   assert methods == ['verifier', 'prompt lookup', 'layer skip', 'TokenV3']

@@ -143,6 +143,24 @@ def test_targets_end_and_padding_has_no_weight(corpus):
                                 (batch['inputs'] > 0).sum(1))
 
 
+def test_buckets_without_a_batch_are_told(corpus):
+  wide = dataclasses.replace(corpus, tokens_per_batch=48 * 200)
+  counts = {width: len(x['inputs']) for width, x in wide.train.items()}
+  assert wide.unused == {width: n for width, n in counts.items()
+                         if n < wide.rows(width)} != {}
+  narrow = dataclasses.replace(corpus, tokens_per_batch=24)
+  assert narrow.unused == {} and corpus.widest_target == 48
+
+
+def test_an_answer_has_one_space_before_it(corpus):
+  """Llama 2's pieces begin with one of their own."""
+  spaced = dataclasses.replace(corpus, answer=' {target}')
+  words = corpus.vocabulary
+  assert words.piece(words.bare('a')[0]).startswith(data.SPACE)
+  assert spaced._answered('Das') == corpus._answered('Das')
+  assert spaced.decode(spaced._answered('Das')) == 'Das'
+
+
 def test_a_missing_corpus_is_explained(corpus, tmp_path):
   missing = data.ParallelText(str(tmp_path), corpus.vocabulary)
   with pytest.raises(ValueError, match='build_corpus'):

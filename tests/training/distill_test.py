@@ -64,6 +64,27 @@ def test_targets_are_the_verifiers_and_interruptions_do_not_show(
   assert lines_of(tmp_path / 'whole' / 'test.jsonl') == corpus.lines('test')
 
 
+def test_texts_that_were_cut_are_trained_on_without_an_end(made, tmp_path):
+  corpus, verifier = made
+  said = []
+  distill.distill(corpus, verifier, str(tmp_path), log=said.append)
+  lines = lines_of(tmp_path / 'train.jsonl')
+  cut = [line.get(data.UNENDED, False) for line in lines]
+  assert 0 < sum(cut) and said[-1].endswith(
+      f'min  {sum(cut)} cut before their end')
+  new = dataclasses.replace(corpus, directory=str(tmp_path))
+  found = [target for *_, target, _ in new._encoded('train')]
+  ended = [target[-1:] == [corpus.end] for target in found]
+  if len(found) == len(lines):
+    assert ended == [not x for x in cut]
+  assert not all(ended)
+  narrow = dataclasses.replace(corpus, target_width=5)
+  distill.distill(narrow, verifier, str(tmp_path / 'narrow'), sentences=4,
+                  log=said.append)
+  for line in lines_of(tmp_path / 'narrow' / 'train.jsonl'):
+    assert len(corpus.vocabulary.bare(line['de'])) <= 5 + 1
+
+
 def test_a_drafter_and_other_processes_change_nothing(made, tmp_path):
   """Same texts, in fewer calls; two processes in any order make the whole."""
   corpus, verifier = made

@@ -164,8 +164,8 @@ def test_a_decoder_writes_a_corpus(paths, tmp_path):
     width = next(w for w in run.corpus.buckets
                  if len(run.corpus.encode(line['text'])) <= w)
     assert [line['answer']] == quality.translate(
-        lm, params, run.corpus, [line['text']], width=width, max_length=40,
-        batch=1)
+        lm, params, run.corpus, [line['text']], width=width,
+        max_length=run.corpus.target_width + 1, batch=1)
 
 
 def test_a_decoder_from_random_weights_reads_the_projects_own_pieces(

@@ -1,11 +1,15 @@
 """Growing models: copies of layers, wider MLPs, nearly the same function."""
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from spec_cascades.models import gemma
 from spec_cascades.models import t5
 from spec_cascades.training import grow
+from tests.models import tiny
 
 SIZES = dict(vocab_size=8, emb_dim=4, num_heads=1, head_dim=4, mlp_dim=4,
              mlp_activations=('gelu', 'linear'), num_encoder_layers=1)
@@ -50,6 +54,27 @@ def test_silent_copies_and_wider_mlps_keep_the_function():
                              atol=1e-6)
   new_units = grown['decoder']['layers_0']['mlp']['wi_0']['kernel'][:, 4:]
   assert np.abs(new_units).min() > 0           # and they can learn
+
+
+def test_copies_behind_norms_are_damped_too():
+  """Gemma 2 and 3 norm what is added: damping before that does nothing."""
+  small, large = (gemma.Gemma(dataclasses.replace(
+      tiny.LMS['gemma2'].config, num_layers=layers, windows=(0,)))
+                  for layers in (2, 4))
+  shallow, fresh = tiny.params_of(small, 0), tiny.params_of(large, 1)
+  tokens = jnp.arange(8)[None] % tiny.VOCAB
+  want = tiny.forward(small, shallow, None, tokens)
+  away = [np.abs(tiny.forward(large, grow.stack(
+      shallow, fresh, damping=damping, norm_offset=small.config.norm_offset),
+                              None, tokens) - want).max()
+          for damping in (1., .2, 0.)]
+  assert away[0] > 2 * away[1] > 0 and away[2] < 1e-4
+
+
+def test_what_has_no_place_is_refused():
+  untied, tied = (model(2, logits_via_embedding=x)[1] for x in (False, True))
+  with pytest.raises(ValueError, match="no place for 'logits_dense'"):
+    grow.stack(untied, tied)
 
 
 def test_fewer_layers_are_every_so_many_of_the_deep_model():

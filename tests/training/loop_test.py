@@ -18,9 +18,12 @@ from spec_cascades import checkpoints
 from spec_cascades.checkpoints import native
 from spec_cascades.checkpoints import orbax
 from spec_cascades.checkpoints import stores
+from spec_cascades.data import vocabulary
+from spec_cascades.evaluation import examples
 from spec_cascades.evaluation import text
 from spec_cascades.models import t5
 from spec_cascades.training import bought
+from spec_cascades.training import checks
 from spec_cascades.training import divergences
 from spec_cascades.training import export
 from spec_cascades.training import grow
@@ -77,9 +80,38 @@ def test_a_vocabulary_of_another_size_is_refused(corpus, tmp_path):
     loop.train(run)
 
 
+def test_pieces_of_another_vocabulary_are_refused(corpus, whole, tmp_path):
+  """Of as many tokens, so that every array fits."""
+  out = tmp_path / 'model'
+  export.export(run_of(corpus, whole[0]), str(out))
+  turned = [x.source[::-1] for x in examples.read()]
+  other = text.Vocabulary(str(vocabulary.train(
+      turned, tmp_path / 'other.model', vocab_size=tinypair.PIECES)))
+  assert other.size == corpus.vocabulary.size
+  run = dataclasses.replace(run_of(
+      dataclasses.replace(corpus, vocabulary=other), tmp_path / 'run'),
+                            init_from=str(out))
+  with pytest.raises(ValueError, match='The vocabularies of .* differ'):
+    loop.train(run)
+
+
+@pytest.mark.parametrize('changes,what', [
+    (dict(steps=4, warmup=2, cooldown=100), 'rate rises to [345]% of its peak'),
+    (dict(steps=4, warmup=2, cooldown=1, max_length=20),
+     'measured up to 19 tokens, but targets have up to 48'), ({}, None)])
+def test_what_may_surprise_is_said(corpus, tmp_path, changes, what):
+  said = []
+  run = run_of(corpus, tmp_path, **{
+      'warmup': 1, 'cooldown': 1, 'max_length': 49, **changes})
+  checks.begins(run, said.append)
+  assert what is None or re.search(what, said[0])
+  assert len(said) == (what is not None)
+
+
 def test_no_checkpoint_is_explained(tmp_path):
   with pytest.raises(ValueError, match='No checkpoint'):
     start.restore(str(tmp_path))
+  assert not list(tmp_path.iterdir())
 
 
 def test_export_writes_a_model_that_loads(corpus, whole, tmp_path):
