@@ -6,8 +6,9 @@
 _requirements=$1
 _python=${PYTHON:-python3}
 if ! "$_python" -c \
-    'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))'; then
-  echo "setup: $_python is $("$_python" -V 2>&1); Python 3.11, 3.12 or 3.13 is" \
+    'import sys; v = sys.version_info
+sys.exit(not (3, 11) <= v < (3, 14) or v[3] != "final")'; then
+  echo "setup: $_python is $("$_python" -V 2>&1); a final Python 3.11, 3.12 or 3.13 is" \
     "needed: set PYTHON=/path/to/python3.11" >&2
   exit 2
 fi

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from spec_cascades import decode, targets, types
+from spec_cascades import decode, targets, types, verify
 from spec_cascades.drafters import chain, ngram
 from spec_cascades.warp import Warp
 from tests.common import LM, P, Q, RAGGED, assert_counted, keys, prompt, select
@@ -39,6 +39,16 @@ def test_order_batch_mates_and_padding_change_nothing():
   for row, state in enumerate(alone):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x[0], y, rtol=1e-6),
                  state.stats, select(together.stats, row))
+
+
+def test_what_stands_behind_an_end_is_the_same_in_a_batch():
+  """A batch drafts on there, a row alone does not; a rule may read either."""
+  spec = decode.GenSpecSample(LM, chain.Chain(LM, 6), 14, verify.Block(), eos=1)
+  rows, rule = 500, targets.Chow(.3)
+  many = spec(P, Q, prompt(rows), keys(rows), rule, Warp())
+  for row in range(rows):
+    one = spec(P, Q, prompt(1), keys(rows)[row:row + 1], rule, Warp())
+    np.testing.assert_array_equal(one.tokens[0], many.tokens[row])
 
 
 def test_a_batch_mixes_alphas_temperatures_and_truncations():

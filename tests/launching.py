@@ -38,4 +38,4 @@ def commands(world, word):
 
 def journal(folder):
   text = (folder / 'runs/x/examples.jsonl').read_text().splitlines()
-  return [json.loads(x)['line'] for x in text]
+  return [entry['line'] for x in text if 'line' in (entry := json.loads(x))]

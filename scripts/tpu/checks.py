@@ -130,11 +130,19 @@ def _written(files: Sequence[str], bindings: Sequence[str]) -> dict[str, str]:
       if other := re.match(r"""include\s+['"](.+)['"]""", line):
         read(other[1], path, *above)
       elif one := re.match(r'([\w./]+)\s*=\s*(.+)', line):
-        found[one[1]] = one[2]
+        found[one[1]] = _uncommented(one[2])
   for path in files:
     read(path)
   found.update(x.split(' = ', 1) for x in bindings)
   return found
+
+
+def _uncommented(value: str) -> str:
+  """A literal without what is said behind it; else the text as it is."""
+  try:
+    return repr(ast.literal_eval(value))
+  except (ValueError, SyntaxError):
+    return value.partition(' #')[0].rstrip()
 
 
 def _collected(name: str, value: str) -> None:

@@ -43,8 +43,14 @@ FOLDER = 'spec_cascades'               # on a host, under its home directory
 ARCHIVE = 'spec_cascades.tgz'
 READY = f'~/{FOLDER}/.ready'           # is there once a host is set up
 APT = 'sudo apt-get -q -o DPkg::Lock::Timeout=600'   # others install, too
-PYTHON = (f'command -v python3.11 >/dev/null || ({APT} update && '
+# Of lists the lock is not waited for. Ubuntu 22.04 has a candidate for release
+# by the name of python3.11.
+UPDATE = f'timeout 600 sh -c "until {APT} update; do sleep 5; done"'
+FINAL = "'import sys; sys.exit(sys.version_info.releaselevel != \"final\")'"
+PYTHON = (f'python3.11 -c {FINAL} 2>/dev/null || '
+          f'(sudo add-apt-repository -y -n ppa:deadsnakes/ppa && {UPDATE} && '
           f'{APT} install -y python3.11 python3.11-venv)')
+DECODE = b'"kind": "example"'          # in a line of a journal
 PORT = 6379                            # of Ray's head
 BAD_INPUT = 2                          # exit code of our scripts
 
@@ -219,7 +225,7 @@ def sweep(launch: Launch) -> None:
       of its set-up.
   """
   losses = fruitless = 0
-  before, again = _size(launch.output), False
+  before, again = _decoded(launch.output), False
   while True:
     asked.create(launch, launch.slices, patient=again)
     failed = None
@@ -235,8 +241,9 @@ def sweep(launch: Launch) -> None:
       return
     time.sleep(launch.poll)            # until a loss shows, or it has passed
     gone = asked.lost(launch)
-    fruitless = 0 if _size(launch.output) > before or gone else fruitless + 1
-    before, again, losses = _size(launch.output), True, losses + bool(gone)
+    now = _decoded(launch.output)
+    fruitless = 0 if now > before or gone else fruitless + 1
+    before, again, losses = now, True, losses + bool(gone)
     if gone and losses > launch.restarts:
       raise ValueError(
           f'{gone[0].name} was taken away, and --restarts {launch.restarts} '
@@ -252,8 +259,10 @@ def sweep(launch: Launch) -> None:
       launch.gcloud.say(f'# {line}; the sweep goes on')
 
 
-def _size(folder: pathlib.Path) -> int:
-  return sum(x.stat().st_size for x in (folder / 'runs').rglob('*.jsonl'))
+def _decoded(folder: pathlib.Path) -> int:
+  """Decodes that are collected: a journal gets notes of every start, too."""
+  return sum(x.read_bytes().count(DECODE)
+             for x in (folder / 'runs').rglob('*.jsonl'))
 
 
 def delete(launch: Launch) -> None:
@@ -309,6 +318,8 @@ def _launch(flags: argparse.Namespace, rest: list[str]) -> Launch:
   checks.sweep(flags, rest, made[0])
   checks.output(flags)
   output = pathlib.Path(flags.output).expanduser()
+  if not flags.dry_run:
+    output = output.absolute()         # scp takes a colon for a host's end
   if not flags.dry_run:
     collected.settle(output)
   return Launch(

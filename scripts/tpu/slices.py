@@ -36,7 +36,10 @@ STATES = (ACTIVE, 'CREATING', 'ACCEPTED', 'PROVISIONING',
 RETRIED = 5         # failures in a row that may pass, or starts without a text
 QUEUED = ['compute', 'tpus', 'queued-resources']
 NODE = ['compute', 'tpus', 'tpu-vm']
-# How gcloud says that a command on a host has failed.
+# So that a connection which is no more is known after two minutes.
+ALIVE = '-oServerAliveInterval=30', '-oServerAliveCountMax=4'
+# How gcloud says that a command on a host has failed, and that a connection was
+# lost, before it tries again.
 RETURNED = re.compile(r'exited with return code \[(-?\d+)\]')
 
 
@@ -123,14 +126,15 @@ class Slice:
   def on_host(self, host: int, command: str) -> list[str]:
     """Runs a shell command there."""
     return [*NODE, 'ssh', self.name, *self.place, f'--worker={host}', '--quiet',
-            f'--command={command}']
+            *(f'--ssh-flag={x}' for x in ALIVE), f'--command={command}']
 
   def copy(self, source: str, target: str, host: int | str) -> list[str]:
     """Copies files; HOST: begins what is there."""
     there = lambda path: (f'{self.name}:{path.removeprefix("HOST:")}'
                           if path.startswith('HOST:') else path)
     return [*NODE, 'scp', there(source), there(target), *self.place,
-            f'--worker={host}', '--recurse', '--quiet']
+            f'--worker={host}', *(f'--scp-flag={x}' for x in ALIVE),
+            '--recurse', '--quiet']
 
 
 @dataclasses.dataclass
@@ -143,8 +147,8 @@ class Ended:
   @classmethod
   def of(cls, where: str, code: int, lines: list[str]) -> Ended:
     """With the exit code of the host, where gcloud only speaks of it."""
-    told = RETURNED.search('\n'.join(lines)) if code else None
-    return cls(where, int(told[1]) if told else code, lines)
+    told = RETURNED.findall('\n'.join(lines)) if code == 1 else []
+    return cls(where, int(told[-1]) if told else code, lines)
 
   def __str__(self) -> str:
     lines = [x for x in self.lines if x.strip()]

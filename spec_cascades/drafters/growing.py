@@ -88,7 +88,9 @@ def grown(lm: Any, params: Any, cache: Any, ctx: types.Context,
 def _certain(q, tokens, over, first):
   """The model's first token, with probability 1, behind nodes [B, N] `over`."""
   sure = jax.nn.one_hot(0, q.probs.shape[-1])
-  return (q.replace(probs=jnp.where(over[..., None], sure, q.probs)),
+  put = lambda new, old: jnp.where(over[..., None], new, old)
+  # A batch has logits there, a row alone none; rules read them.
+  return (q.replace(probs=put(sure, q.probs), logits=put(0, q.logits)),
           tokens.at[:, 1:].set(jnp.where(over, first, tokens[:, 1:])))
 
 

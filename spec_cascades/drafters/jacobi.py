@@ -47,7 +47,8 @@ class Jacobi(Line, Stateless):
   def observe(self, params: Any, state: Any,
               feedback: types.Feedback) -> Int[Array, 'B M']:
     """What p ranks first behind the guesses that were not accepted."""
-    del params, state
+    del params
     best = warp_lib.argmax(feedback.logits)
     at = feedback.verdict.count[:, None] + 1 + jnp.arange(self.length)[None]
-    return jnp.take_along_axis(best, jnp.minimum(at, self.length), 1)
+    new = jnp.take_along_axis(best, jnp.minimum(at, self.length), 1)
+    return jnp.where(feedback.live[:, None], new, state)

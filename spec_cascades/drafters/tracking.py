@@ -29,7 +29,9 @@ class Tracking(Around):
   After a round that accepted a share r of what it drafted, R is
   slow R + (1 - slow) r. The threshold should be t' = t + step if R <= goal,
   t - step if not, and becomes keep t + (1 - keep) t', within [0, 1]. A round
-  that drafted nothing lowers it, or none would ever draft again.
+  that drafted nothing lowers it, or none would ever draft again. As published,
+  a draft keeps the token that it stops at, so that none is empty; here it stops
+  before it, as BiLD's does, and that step is for nothing.
 
   Attributes:
     chain: Drafts at most `chain.length` tokens; its own stop is not used.

@@ -80,11 +80,13 @@ def read(path: str, pair: pairs.Pair) -> tuple[pairs.Model | Part, str]:
   """A model, or a part of the pair's verifier, and its SHA-256.
 
   Raises:
-    ValueError: See `whole`; or a part is damaged or of another verifier.
+    ValueError: See `whole`; or it is damaged or of another verifier.
   """
   place, own = pathlib.Path(path).expanduser(), pair.verifier
   if not beside.recognises(place):
-    return whole(path, pair)
+    found = whole(path, pair)
+    _check_beside(path, found[0], own)
+    return found
   found = beside.read(place, dtype=meshes.bare(own.lm).config.dtype)
   if found.verifier.sha256 != own.sha256:
     raise ValueError(
@@ -94,6 +96,18 @@ def read(path: str, pair: pairs.Pair) -> tuple[pairs.Model | Part, str]:
         'train a part for this one.')
   return Part(pairs.shown(path), found.heads, found.params,
               meshes.layout_of(own.lm)), found.sha256
+
+
+def _check_beside(path, model, verifier):
+  """Refuses what was trained beside a verifier with other parameters."""
+  if not isinstance(model.lm, heads.Beside) or verifier.checkpoint is None:
+    return                             # told elsewhere, or packed before
+  whole, other = model.unpacked(), verifier.unpacked()
+  if not pairs.equal(whole['model'], other.get('model', other)):
+    raise ValueError(
+        f'{path} was trained beside another verifier than {verifier.name}, to '
+        f'whose states and words it does not fit; give --verifier {path}, or '
+        'what was trained beside this one.')
 
 
 def masks(path: str, pair: pairs.Pair) -> tuple[Any, str]:
@@ -183,14 +197,14 @@ def _model(pair, given, name):
 def _params(pair, given):
   """Parameters of what drafts; a part shares those of the verifier."""
   if isinstance(given, Part):
-    return dict(model=_own(pair), heads=given.params)
+    return dict(model=own(pair), heads=given.params)
   return (given or pair.drafter).params
 
 
 def _masked(pair, given):
   """The pair's own verifier and masks that were trained beside it."""
   config, table = given
-  lm, model = meshes.bare(pair.verifier.lm), _own(pair)
+  lm, model = meshes.bare(pair.verifier.lm), own(pair)
   like = masks_lib.Masked(lm, config).state(dict(model=model))
   if table.shape[1:] != like.shape:
     raise ValueError(f'Masks of width {table.shape[1]} for a verifier of width '
@@ -200,7 +214,7 @@ def _masked(pair, given):
       model=model, heads=dict(embedding=table.astype(like.dtype)))
 
 
-def _own(pair):
+def own(pair: pairs.Pair) -> Any:
   """Parameters of the pair's verifier, without a part that it came with."""
   params = pair.verifier.params
   return params['model'] if set(params) == {'model', 'heads'} else params

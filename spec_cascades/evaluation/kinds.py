@@ -226,11 +226,11 @@ def _sublayers(pair, gamma, skipped):
   """Draft & Verify: the verifier without the sublayers that a search chose."""
   lm = skip.without(meshes.bare(pair.verifier.lm), skipped)
   lm = meshes.placed(lm, meshes.layout_of(pair.verifier.lm))
-  return tracking.Tracking(chain.Chain(lm, gamma)), pair.verifier.params
+  return tracking.Tracking(chain.Chain(lm, gamma)), attached.own(pair)
 
 
 def _of_verifier(pair, layers):
-  lm, params = meshes.bare(pair.verifier.lm), pair.verifier.params
+  lm, params = meshes.bare(pair.verifier.lm), attached.own(pair)
   lm, params = skip.shallow(lm, params, layers)
   return meshes.placed(lm, meshes.layout_of(pair.verifier.lm)), params
 
@@ -319,7 +319,7 @@ KINDS = dict(
     skip=Kind(_skip, lazy=True, small=False, cost=estimated.part(1 / 3)),
     exit=Kind(_exit, small=False, cost=estimated.part(1 / 3)),
     pipelined=Kind(_pipelined, small=False, cost=estimated.part(1 / 2)),
-    retrieved=Kind(_retrieved, small=False, cost=_WHOLE),
+    retrieved=Kind(_retrieved, small=False, even=False, cost=_WHOLE),
     triforce=Kind(_triforce, even=False, cost=None),
     sublayers=Kind(_sublayers, lazy=True, small=False, read=_skipped,
                    needs='what scripts/search_layers.py wrote',

@@ -264,7 +264,7 @@ def sharing(verifier: Model, small: Model) -> Model:
     return small
   mine, lent = map(_unwrapped, (small, verifier))
   same = own.config.encoding == theirs.config.encoding and all(
-      _equal(mine[name], lent[name_there])
+      equal(mine[name], lent[name_there])
       for name, name_there in t5.BORROWED.items())
   return _shared(small) if same else small
 
@@ -275,7 +275,7 @@ def _unwrapped(model):
   return params['model'] if isinstance(model.lm, reduced.Around) else params
 
 
-def _equal(a, b):
+def equal(a: Any, b: Any) -> bool:
   """Whether two trees of arrays are the same to the bit."""
   (a, first), (b, second) = map(jax.tree.flatten, (a, b))
   return first == second and all(

@@ -68,11 +68,12 @@ def connect(settings: Any) -> Any:
              **own)
   except (OSError, OverflowError, RuntimeError,
           ray.exceptions.RayError) as error:
-    raise ValueError(f'Got address={settings.address!r}, but no Ray cluster '
-                     f'answers ({_line(error)}). Start one with `ray start '
-                     '--head`, or leave address out; if it wants a token, set '
-                     'RAY_AUTH_MODE=token and put it in ~/.ray/auth_token.'
-                     ) from None
+    # One that is told of may be there again for the same command.
+    kind = ConnectionError if settings.address else ValueError
+    raise kind(f'Got address={settings.address!r}, but no Ray cluster '
+               f'answers ({_line(error)}). Start one with `ray start --head`, '
+               'or leave address out; if it wants a token, set '
+               'RAY_AUTH_MODE=token and put it in ~/.ray/auth_token.') from None
   return ray
 
 

@@ -75,8 +75,13 @@ def estimate(drafter: tpu.Compiled, blocks: dict[int, tpu.Compiled],
 
 def shares(programs: tpu.Programs) -> dict[str, float]:
   """Of the weights that a verifier's step reads: a decoder layer, the head."""
-  size = lambda tree: sum(x.size for x in jax.tree.leaves(tree))
   decoder = programs.params['decoder']
+  # Keys and values of what an encoder reads are there before the first step.
+  once = lambda path: 'encoder_decoder_attention' in path and any(
+      name in part for part in path for name in ('key', 'value'))
+  size = lambda tree: sum(
+      x.size for path, x in jax.tree_util.tree_leaves_with_path(tree)
+      if not once([str(getattr(k, 'key', k)) for k in path]))
   tied = programs.verifier.config.logits_via_embedding
   head = size(programs.params['token_embedder']['embedding'] if tied
               else decoder['logits_dense'])

@@ -29,6 +29,7 @@ from spec_cascades.drafters import null
 from spec_cascades.evaluation import benchmarks
 from spec_cascades.evaluation import forced
 from spec_cascades.evaluation import pairs
+from spec_cascades.models import reduced
 from spec_cascades.models import skip
 
 NAME, TRIALS, CALL = 'skipped.json', 'trials.log', 'search.json'
@@ -100,7 +101,7 @@ class _Side:
 
 
 def own_texts(model: _Side, rows: Sequence[Sequence[int]], length: int,
-              eos: int) -> list[list[int]]:
+              eos: int | tuple[int, ...]) -> list[list[int]]:
   """What a model answers greedily, at most `length` tokens with the end."""
   prompt = pairs.prompt_of(model.lm)(rows, max(map(len, rows)))
   spec = decode.GenSpecSample(model.lm, null.Null(),
@@ -130,17 +131,18 @@ class Search:
                gamma: int, length: int):
     if not rows:
       raise ValueError('There is no text to calibrate on; give some.')
-    model = pair.verifier
-    self.lm, self.gamma, self.rows = model.lm, gamma, rows
-    self._checkpoint = jax.tree.map(jnp.asarray, model.unpacked())
+    model, found = pair.verifier, pair.verifier.unpacked()
+    self.lm, self.gamma, self.rows = reduced.whole(model.lm), gamma, rows
+    self._checkpoint = jax.tree.map(
+        jnp.asarray, found['model'] if self.lm is not model.lm else found)
     texts = json.dumps([list(map(int, row)) for row in rows])
     self._call = dict(
         verifier=model.sha256, gamma=gamma, max_length=length,
         texts=hashlib.sha256(texts.encode()).hexdigest())
-    verifier = _Side(model.lm, model.lm.pack(self._checkpoint))
+    verifier = _Side(self.lm, self.lm.pack(self._checkpoint))
     self._pair = dataclasses.replace(pair, verifier=verifier)
-    self.texts = own_texts(verifier, rows, length, pair.vocabulary.ends[0])
-    self.times = measure(model.lm, verifier.params, gamma,
+    self.texts = own_texts(verifier, rows, length, tuple(pair.vocabulary.ends))
+    self.times = measure(self.lm, verifier.params, gamma,
                          pair.prompt([rows[0]], max(map(len, rows))))
 
   def tokens_per_call(self, skipped: Sequence[skip.Sublayer]) -> float:

@@ -115,17 +115,22 @@ def setup(home, command, what, name, host):
 
 
 def sweep(home, what, name, host):
-  """Ten lines a go, 20 in all; whatever host 0 has written is kept."""
+  """Ten decodes a go, 20 in all, and a note of each start.
+
+  Whatever host 0 has written is kept.
+  """
   if not (home / 'spec_cascades').is_dir():
     fail_there('cd: spec_cascades: No such file or directory', 1)
   journal = home / 'spec_cascades/runs/x/examples.jsonl'
-  if host == 0 and what in (0, 'preempt'):
+  if host == 0:
     journal.parent.mkdir(parents=True, exist_ok=True)
     lines = journal.read_text().splitlines() if journal.exists() else []
-    last = 10 if what else 20
-    lines += [f'{{"line": {i}}}' for i in range(len(lines), last)]
+    done = sum('example' in x for x in lines)
+    last = {0: 20, 'preempt': 10}.get(what, done)
+    lines += ['{"kind": "compiled"}', *(
+        f'{{"line": {i}, "kind": "example"}}' for i in range(done, last))]
     journal.write_text(''.join(f'{x}\n' for x in lines))
-    print(f'{len(lines)} lines')
+    print(f'{last} lines')
   if what == 'preempt':
     time.sleep(1)                      # results are collected meanwhile
     preempt(name)

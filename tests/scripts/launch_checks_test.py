@@ -94,6 +94,8 @@ def test_chips_and_hosts_of_a_type(kind, chips, hosts):
     (['sweep', *RUN, '--gin_file=gin/executors/mesh.gin', '--gin.MODEL=4',
       '--gin.DATA=2'], 'DATA=2 and MODEL=4 on a v5litepod-16, whose hosts have '
      '4 devices each; allowed: up to 4, or 16, for a mesh of all'),
+    (['sweep', *RUN, '--gin_file=gin/executors/mesh.gin', '--gin.MODEL=8'],
+     'DATA=1 and MODEL=8 on a v5litepod-16, whose hosts have 4 devices each'),
     (['sweep', '--type=v3-32', '--env=DEVICES=16', *RUN],
      'whose hosts have 8 devices each; allowed: up to 8, or 32, for'),
     (['sweep', '--slices=2', '--type=v4-8', '--', '--config=configs/gammas.py'],

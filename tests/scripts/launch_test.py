@@ -250,6 +250,16 @@ def test_a_host_that_dies_is_no_end_unless_it_always_does(world, capsys):
   assert verbs(world).count(('create',)) == 1
 
 
+def test_of_exit_codes_the_hosts_own_counts():
+  """gcloud also tells of a lost connection before it tries again."""
+  lost = 'SSH command error: [/usr/bin/ssh] exited with return code [255].'
+  told = 'ERROR: [/usr/bin/ssh] exited with return code [134].'
+  ended = slices.Ended.of
+  assert ended('h', 2, [lost, 'sweep.py: no room']).code == 2
+  assert ended('h', 1, [lost, told]).code == 134
+  assert ended('h', 1, ['no host']).code == 1 and not ended('h', 0, [lost]).code
+
+
 def test_a_request_that_can_not_be_made_is_no_end_of_a_sweep(world, capsys):
   lost = dict(states=[*READY, ['ACTIVE']], sweep={'0.1': 'preempt'})
   go(world, 'sweep', '--restarts=1', *RUN, kind='v4-8', **lost,
@@ -335,7 +345,7 @@ def test_one_sweep_at_a_time_is_collected_in_a_place(world):
   pathlib.Path('out').mkdir()
   with script.collected.held(pathlib.Path('out')):
     with pytest.raises(ValueError, match='Another sweep is being collected in '
-                       'out; give this one another --output'):
+                       '.*/out; give this one another --output'):
       go(world, 'sweep', *RUN, kind='v4-8')
     assert not calls(world)
     go(world, 'create', kind='v4-8')

@@ -47,8 +47,9 @@ def test_an_environment_that_was_interrupted_is_made_again(tmp_path, there,
 
 
 @pytest.mark.parametrize('version, allowed', [
-    ((3, 10, 9), False), ((3, 11, 0), True), ((3, 13, 9), True),
-    ((3, 14, 0), False)], ids=str)
+    ((3, 10, 9, 'final', 0), False), ((3, 11, 0, 'final', 0), True),
+    ((3, 11, 0, 'candidate', 1), False), ((3, 13, 9, 'final', 0), True),
+    ((3, 14, 0, 'final', 0), False)], ids=str)
 def test_another_python_is_refused_in_one_line(tmp_path, version, allowed):
   path = tmp_path / 'python'
   path.write_text(f"""#!/bin/sh
@@ -67,5 +68,5 @@ esac
     assert done.returncode == 9 and not done.stderr    # to make .venv
   else:
     assert done.returncode == 2 and not (tmp_path / '.venv').exists()
-    assert done.stderr.startswith(f'setup: {path} is Python of old; Python 3')
+    assert done.stderr.startswith(f'setup: {path} is Python of old; a final ')
     assert done.stderr.count('\n') == 1

@@ -14,7 +14,8 @@ from spec_cascades.evaluation.report import table as table_lib
 
 TITLE = 'What drafts cost and gain'
 MEANING = (
-    'accepted: share of the drafts at each depth that were judged and kept. '
+    'accepted: share of the rounds that judged a draft at a depth which kept '
+    'one there. '
     'drafting: share of the time of a text, parts timed apart. if flat: the '
     'speed-up if a block cost the verifier what a token does, all else as '
     'timed here: what verification costs beyond that is why a drafter that '
