@@ -38,6 +38,7 @@ def grown(lm: Any, params: Any, cache: Any, ctx: types.Context,
   """
   b, leaf = len(ctx.lengths), ctx.leaf_steps
   full = stop is None and most is None
+  kept = int(getattr(stop, 'keeps', False))
   most = jnp.asarray(length if most is None else most, jnp.int32)
   most = jnp.broadcast_to(most, (b,))
   if not full and ctx.live is not None:    # nobody waits for a row that is done
@@ -51,7 +52,7 @@ def grown(lm: Any, params: Any, cache: Any, ctx: types.Context,
     new, child = ctx.warp.drawn(reduced.read(lm, params, hidden), draws[i])
     q = jax.tree.map(lambda all, x: _put(all, x, i), q, new)
     if stop is not None:
-      last = jnp.where((i < last) & stop(new), i, last)
+      last = jnp.where((i < last) & stop(new), i + kept, last)
     child = reduced.token_of(lm, params, child)
     last = jnp.where((i < last) & types.among(child, ctx.ends), i + 1, last)
     return _put(tokens, child, i + 1), q, last
@@ -72,10 +73,11 @@ def grown(lm: Any, params: Any, cache: Any, ctx: types.Context,
   steps = lambda last: (length if full and b > 1 else last) + leaf
   _, cache, tokens, q, last = jax.lax.while_loop(
       lambda c: jnp.any(c[0] < steps(c[-1])), body, carry)
-  # Steps of a row: a stop looks at q of its last node, too.
+  # Steps of a row: a stop looks at q of its last node, too, unless that is
+  # behind what it looked at.
   ended = types.among(types.pick(tokens, last), ctx.ends) & (last > 0)
   calls = jnp.where(ended, last + leaf, jnp.minimum(
-      last + 1, jnp.maximum(most, 1) + leaf))
+      last + (leaf if kept else 1), jnp.maximum(most, 1) + leaf))
   if full:
     over = (jnp.arange(length + 1)[None] >= last[:, None]) & ended[:, None]
     q, tokens = _certain(q, tokens, over, reduced.token_of(lm, params, 0))

@@ -11,7 +11,7 @@ from spec_cascades import struct
 from spec_cascades import types
 from spec_cascades.drafters.chain import Chain
 from spec_cascades.drafters.line import Around
-from spec_cascades.drafters.stop import Below
+from spec_cascades.drafters.stop import Behind
 
 
 @struct.dataclass
@@ -24,14 +24,11 @@ class Tracked:
 
 @struct.dataclass
 class Tracking(Around):
-  """A chain that stops where max q falls under the row's threshold t.
+  """A chain that stops behind a token of max q under the row's threshold t.
 
   After a round that accepted a share r of what it drafted, R is
   slow R + (1 - slow) r. The threshold should be t' = t + step if R <= goal,
-  t - step if not, and becomes keep t + (1 - keep) t', within [0, 1]. A round
-  that drafted nothing lowers it, or none would ever draft again. As published,
-  a draft keeps the token that it stops at, so that none is empty; here it stops
-  before it, as BiLD's does, and that step is for nothing.
+  t - step if not, and becomes keep t + (1 - keep) t', within [0, 1].
 
   Attributes:
     chain: Drafts at most `chain.length` tokens; its own stop is not used.
@@ -67,8 +64,8 @@ class Tracking(Around):
 
   def propose(self, params: Any, state: Tracked, ctx: types.Context,
               keys: Key[Array, 'B']) -> tuple[types.Draft, Tracked]:
-    """A sampled chain; it may be the root alone."""
-    chain = self.chain.replace(stop=Below(state.threshold))
+    """A sampled chain of one token or more."""
+    chain = self.chain.replace(stop=Behind(state.threshold))
     draft, cache = chain.propose(params, state.cache, ctx, keys)
     return draft, state.replace(cache=cache)
 

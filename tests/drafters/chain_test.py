@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from spec_cascades import decode, struct, targets, types, verify, warp
-from spec_cascades.drafters import chain
+from spec_cascades.drafters import chain, stop
 from spec_cascades.models import table
 from tests.common import LM, P, PREFIX, Q, keys, prompt
 
@@ -65,6 +65,18 @@ def test_a_stop_ends_the_row_at_the_first_doubtful_node():
   for sure, n in zip(confident[:500], drafted[:500]):
     assert sure[:n].all() and (n == 4 or not sure[n])
   np.testing.assert_array_equal(draft.calls, np.minimum(drafted + 1, 5))
+
+
+@pytest.mark.parametrize('leaf_q', [True, False])
+def test_a_stop_behind_the_doubtful_token_keeps_it(leaf_q):
+  """As Draft & Verify has it: each row drafts, and no step is for nothing."""
+  draft = propose(chain.Chain(LM, 4, stop.Behind(.55)), leaf_q=leaf_q)
+  confident = np.asarray(draft.prediction.probs.max(-1)) >= .55
+  drafted = (np.asarray(draft.tree.parents) >= 0).sum(1)
+  assert not draft.full and set(drafted) == {2, 3, 4}
+  for sure, n in zip(confident[:500], drafted[:500]):
+    assert sure[:n - 1].all() and (n == 4 or not sure[n - 1])
+  np.testing.assert_array_equal(draft.calls, drafted + leaf_q)
 
 
 def test_a_stop_reads_q_before_the_temperature():
