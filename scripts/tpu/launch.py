@@ -51,6 +51,8 @@ PYTHON = (f'python3.11 -c {FINAL} 2>/dev/null || '
           f'(sudo add-apt-repository -y -n ppa:deadsnakes/ppa && {UPDATE} && '
           f'{APT} install -y python3.11 python3.11-venv)')
 DECODE = b'"kind": "example"'          # in a line of a journal
+# gcloud calls again where a connection was lost, and the first may go on.
+LOCKED = f'exec 9>.{FOLDER}.lock', 'flock -w 1800 9'
 PORT = 6379                            # of Ray's head
 BAD_INPUT = 2                          # exit code of our scripts
 
@@ -138,8 +140,9 @@ def setup(launch: Launch, some: Sequence[lib.Slice]) -> None:
         str(launch.output / 'runs'), 'HOST:.', 0)}), 'Copying the results')
   wanted = ['requirements-tpu.txt']
   wanted += ['requirements-ray.txt'] * (len(launch.slices) > 1)
-  steps = ['set -e', PYTHON, 'export PYTHON=python3.11', f'mkdir -p {FOLDER}',
-           f'rm -f {READY}', f'rm -rf {FOLDER}/spec_cascades',  # of before
+  steps = ['set -e', *LOCKED, PYTHON, 'export PYTHON=python3.11',
+           f'mkdir -p {FOLDER}', f'rm -f {READY}',
+           f'rm -rf {FOLDER}/spec_cascades',             # of before
            f'tar -xzf {ARCHIVE} -C {FOLDER}', f'cd {FOLDER}',
            '[ -d runs ] || [ ! -d ../runs ] || mv ../runs .',
            *(f'. scripts/setup.sh {name}' for name in wanted),

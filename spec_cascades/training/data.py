@@ -258,8 +258,8 @@ class ParallelText:
   def _answered(self, target: str) -> list[int]:
     """Tokens of an answer, its end among them."""
     words = self.answer.replace(TARGET, target)
-    if self._spaced:
-      words = words.removeprefix(' ')
+    if words.startswith(' ') and self._spaced:
+      words = words[1:]
     return [*self.vocabulary.bare(words), self.end]
 
   @functools.cached_property

@@ -121,6 +121,7 @@ def test_probabilities_fit_what_was_written(asked):
                  or t.pi == pytest.approx(t.p, rel=.01) for t in x.tokens)
 
 
+@pytest.mark.slow
 def test_every_kind_of_drafter_can_be_inspected(plain):
   """By the model that is q, within what stops it or drafts for it, if any."""
   kinds = dict(tracking=True, cascade=True, exit=True, pipelined=False)

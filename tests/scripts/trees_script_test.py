@@ -5,6 +5,7 @@ import sys
 
 import cli_test
 import fakecosts
+import pytest
 import sweeping
 
 from spec_cascades.evaluation import costs as costs_lib
@@ -33,6 +34,7 @@ own/points.Curve.temperatures = (1.,)
 """
 
 
+@pytest.mark.slow
 def test_a_rule_of_ones_own_gets_a_tree_of_its_sweep(
     pair_dir, tmp_path, monkeypatch):
   (tmp_path / 'own_rule.py').write_text(OWN)
