@@ -50,7 +50,9 @@ def connect(settings: Any) -> Any:
   It stays so until the process ends.
 
   Raises:
-    ValueError: No cluster answers.
+    ConnectionError: This machine's own cluster, 'auto', does not answer: the
+      same command may go on later.
+    ValueError: No other cluster answers.
   """
   ray = load()
   if ray.is_initialized():
@@ -68,8 +70,7 @@ def connect(settings: Any) -> Any:
              **own)
   except (OSError, OverflowError, RuntimeError,
           ray.exceptions.RayError) as error:
-    # One that is told of may be there again for the same command.
-    kind = ConnectionError if settings.address else ValueError
+    kind = ConnectionError if settings.address == 'auto' else ValueError
     raise kind(f'Got address={settings.address!r}, but no Ray cluster '
                f'answers ({_line(error)}). Start one with `ray start --head`, '
                'or leave address out; if it wants a token, set '
@@ -85,7 +86,8 @@ class Cluster:
     job: What workers decode, sent once; None if they need not.
 
   Raises:
-    ValueError: No cluster answers, or it has no room for the workers.
+    ConnectionError, ValueError: See `connect`; or there is no room for the
+      workers.
   """
 
   def __init__(self, settings: Any, job: decoding.Job | None = None):

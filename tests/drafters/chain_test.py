@@ -69,7 +69,7 @@ def test_a_stop_ends_the_row_at_the_first_doubtful_node():
 
 @pytest.mark.parametrize('leaf_q', [True, False])
 def test_a_stop_behind_the_doubtful_token_keeps_it(leaf_q):
-  """As Draft & Verify has it: each row drafts, and no step is for nothing."""
+  """As in Draft & Verify's code: each row drafts, no step is for nothing."""
   draft = propose(chain.Chain(LM, 4, stop.Behind(.55)), leaf_q=leaf_q)
   confident = np.asarray(draft.prediction.probs.max(-1)) >= .55
   drafted = (np.asarray(draft.tree.parents) >= 0).sum(1)

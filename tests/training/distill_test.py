@@ -75,9 +75,7 @@ def test_texts_that_were_cut_are_trained_on_without_an_end(made, tmp_path):
   new = dataclasses.replace(corpus, directory=str(tmp_path))
   found = [target for *_, target, _ in new._encoded('train')]
   ended = [target[-1:] == [corpus.end] for target in found]
-  if len(found) == len(lines):
-    assert ended == [not x for x in cut]
-  assert not all(ended)
+  assert 0 < ended.count(False) <= sum(cut)      # some are too long to train on
   narrow = dataclasses.replace(corpus, target_width=5)
   distill.distill(narrow, verifier, str(tmp_path / 'narrow'), sentences=4,
                   log=said.append)
