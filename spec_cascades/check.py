@@ -130,6 +130,11 @@ def draft(spec: Any, proposed: Any, target: Any) -> None:
   if nodes != width:
     raise ValueError(f'{name} proposed {nodes} nodes; allowed: its num_nodes, '
                      f'{width}, for which caches have room.')
+  inner = nodes - proposed.scratch
+  if not 0 <= proposed.max_depth < inner:
+    raise ValueError(f'{name} proposed {inner} nodes down to max_depth='
+                     f'{proposed.max_depth}; allowed: 0 to {inner - 1}, as a '
+                     'path has no more nodes than the tree.')
   if proposed.prediction is None:
     if target.uses_q or proposed.law != 'deterministic':
       raise ValueError(

@@ -19,11 +19,9 @@ from typing import Any, Callable, Mapping
 import jax
 from jax._src import distributed            # the store has no public name
 from jax.experimental import multihost_utils
-import jax.numpy as jnp
 import numpy as np
 
 from spec_cascades import check
-from spec_cascades import fetching
 
 AUTO = 'auto'
 # Read where a flag is left out.
@@ -314,26 +312,6 @@ def folder(name: str, path: str) -> pathlib.Path:
     raise ValueError(f'{name}={path} of process {", ".join(blind)} is another '
                      'folder than that of process 0; give one on a file system '
                      'that all hosts see: NFS, or a bucket that all mounted.')
-  return found
-
-
-def local(tree: Any) -> Any:
-  """Arrays that lie on devices of many processes, whole on one of ours.
-
-  All processes have to ask.
-  """
-  if count() == 1:
-    return tree
-  return jax.tree.map(jnp.asarray, fetching.get(tree))
-
-
-def alone(function: Callable[..., Any], *trees: Any) -> Any:
-  """function(*trees) in the first process, None in the others, which wait."""
-  if count() == 1:
-    return function(*trees)
-  trees = local(trees)
-  found = function(*trees) if first() else None
-  barrier('alone')
   return found
 
 

@@ -262,6 +262,11 @@ class Sharded:
     """Parameters, moved to where they belong; what is there stays."""
     return put(params, self.layout.parameters(params, self.config))
 
+  def everywhere(self, array: Any) -> Any:
+    """An array that lies whole on each device."""
+    array = jnp.asarray(array)
+    return put(array, self.layout.sharding((None,) * array.ndim, array.shape))
+
   def init(self, params: Any, prompt: Any, capacity: int) -> Any:
     """An empty cache on the mesh."""
     return self._cache(self.lm.init(self._gathered(params), prompt, capacity))

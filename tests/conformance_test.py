@@ -75,7 +75,7 @@ DRAFTERS = dict(
     EagleTree=((eagle_tree.EagleTree(LAYER, 2, 2, 4),) * 2, BESIDE[LAYER]),
     HydraPlus=((hydra_plus.HydraPlus(PLUS, PATHS),) * 2, BESIDE[PLUS]),
     Eagle3=((eagle.Eagle(FUSED, 3),) * 2, BESIDE[FUSED]),
-    Eagle3Tree=((eagle_tree.EagleTree(FUSED, 2, 2, 4),) * 2, BESIDE[FUSED]),
+    Eagle3Tree=((eagle_tree.EagleTree(FUSED, 3, 2, 3),) * 2, BESIDE[FUSED]),
     PaSS=((masked.PaSS(MASKS, 3),) * 2, BESIDE[MASKS]),
     Space=((space.Space(MASKS, 3),) * 2, BESIDE[MASKS]),
     Lookahead=((lookahead.Lookahead(5, 3, 3, 2, 8),) * 2, None),
@@ -190,6 +190,9 @@ class TestDrafters:
     np.testing.assert_array_equal(draft.tree.tokens[:, 0], ctx.root)
     parents = np.asarray(draft.tree.parents)
     assert (parents < np.arange(n)).all() and (parents[:, 0] == -1).all()
+    if draft.is_chain:
+      line = np.arange(n) - 1
+      assert ((parents == line) | ~candidate)[:, :n - draft.scratch].all()
     if draft.full:
       assert (parents[:, 1:n - draft.scratch] >= 0).all()
     if draft.prediction is not None:

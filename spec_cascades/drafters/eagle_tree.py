@@ -89,7 +89,7 @@ class EagleTree(Follower):
       q, passes = ctx.warp(self.reader.head(params, every)), self.max_depth + 1
     draft = types.Draft(self._tree(pool, chosen), q,
                         jnp.full_like(ctx.lengths, passes), 'deterministic',
-                        self.max_depth)
+                        min(self.max_depth, self.nodes), forks=self.width > 1)
     return draft, self.kept(state, cache)
 
   def _grown(self, params, pool, chosen):

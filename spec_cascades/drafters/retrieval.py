@@ -58,7 +58,8 @@ class Retrieval(Reading):
     chains, lengths = look(params, ctx.tokens, ctx.lengths)
     nodes = types.branches(ctx.root, chains, lengths, self.nodes)
     return types.Draft(nodes, None, jnp.zeros_like(ctx.lengths),
-                       'deterministic', self.length, full=False), state
+                       'deterministic', min(self.length, self.nodes - 1),
+                       forks=self.samples > 1, full=False), state
 
   def _follows(self, store, text, length):
     """Continuations [samples, length] of one text, and their lengths."""

@@ -16,7 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from spec_cascades import check
+from spec_cascades import fetching
 from spec_cascades import types
+from spec_cascades.evaluation import meshes
 from spec_cascades.evaluation import pairs
 from spec_cascades.evaluation import sequoia
 from spec_cascades.evaluation import text
@@ -125,7 +127,8 @@ def _passes(pair, drafter, inputs, texts, target, warp, width=1, ranks=0):
 
 def _pass(pair, drafter, inputs, texts, target, warp, width, ranks):
   """`_passes` of up to ROWS texts, all in one block."""
-  count, empty = len(texts), ROWS - len(texts)
+  count, groups = len(texts), meshes.groups(pair.verifier.lm)
+  empty = ROWS + -ROWS % groups - count
   inputs, texts = inputs + [inputs[0]] * empty, texts + [[]] * empty
   wide = lambda rows: -(-max(width, *map(len, rows)) // STEP) * STEP
   prompt = pair.prompt(inputs, wide(inputs))
@@ -135,10 +138,11 @@ def _pass(pair, drafter, inputs, texts, target, warp, width, ranks):
   rows = [[*row[:start], *new] for row, start, new in zip(
       np.asarray(prompt.prefix).tolist(), starts, texts)]
   lm, params = drafter
-  found = np.asarray(_laws(
-      pair.verifier.lm, lm, pair.verifier.params, params,
-      jnp.asarray(text.pad(rows, wide(rows))), prompt.inputs, target, warp,
-      ranks))
+  tokens, asked = meshes.rows(pair.verifier.lm, (
+      jnp.asarray(text.pad(rows, wide(rows))), prompt.inputs))
+  found = fetching.get(_laws(
+      pair.verifier.lm, lm, pair.verifier.params, params, tokens, asked, target,
+      warp, ranks))
   return [found[:, i, start - 1:start - 1 + len(new)].astype(np.float64)
           for i, (start, new) in enumerate(zip(starts, texts[:count]))]
 

@@ -6,6 +6,7 @@ from typing import Any, Callable, Mapping
 import numpy as np
 import orbax.checkpoint as ocp
 
+from spec_cascades import hosts
 from spec_cascades.evaluation import tensorboard
 from spec_cascades.models import features
 from spec_cascades.models import heads
@@ -35,6 +36,8 @@ def check(run: Any) -> None:
     ValueError: Texts that the model can't be trained on, a mesh that there is
       not, a loss of another model, or what is not installed.
   """
+  if run.online is not None:
+    _online(run)
   start.check(run.lm, run.corpus, run.recipe.max_length)
   borrowing.check(run.lm, run.init_from, run.encoder_from)
   sharding.layout(run.mesh, run.lm, rules=run.rules)
@@ -135,22 +138,33 @@ def _texts(run):
     raise ValueError(f'Got on_policy with a share of {share} and no teacher: a '
                      'model learns nothing from what it wrote itself. Give a '
                      'teacher.')
+  if share and run.teacher is not None and getattr(
+      run.distillation, 'mix', 1) == 1:
+    raise ValueError(f'Got on_policy with a share of {share} and '
+                     f'{run.distillation}, which learns from targets alone; '
+                     'allowed: a losses.Distillation with mix below 1. A '
+                     'student learns nothing from targets that it wrote.')
   if share and run.corpus.packed:
     raise ValueError(f'Got on_policy with a share of {share} and packed texts: '
                      'a student writes one text a row. Set '
                      'data.ParallelText.packed or policies.OnPolicy.share to '
                      '0.')
-  if run.online is None:
-    return
-  if tuple(run.mesh) != (1, 1):
+
+
+def _online(run):
+  """Refuses requests that can't be served."""
+  if hosts.count() > 1:
+    raise ValueError(f'Got online and {hosts.count()} processes; allowed: one, '
+                     'which decodes the requests on one device.')
+  if tuple(run.mesh or (1, 1)) != (1, 1):
     raise ValueError(f'Got online and mesh={tuple(run.mesh)}; allowed: one '
                      'device, (1, 1), where requests are decoded.')
-  if headed:
+  if isinstance(run.lm, heads.Beside):
     raise ValueError('Got online and heads; allowed: a drafter of its own, '
                      'which the teacher verifies. Leave out online.')
   if run.teacher is None:
     raise ValueError('Got online and no teacher, which is the verifier that '
                      'the model drafts for. Give a teacher.')
-  if share:
+  if share := run.on_policy.share:
     raise ValueError(f'Got online and on_policy with a share of {share}; '
                      'allowed: one of them. Leave out on_policy.')

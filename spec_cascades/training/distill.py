@@ -23,6 +23,7 @@ from spec_cascades import targets
 from spec_cascades import warp
 from spec_cascades.data import files
 from spec_cascades.drafters import chain
+from spec_cascades.evaluation import meshes
 from spec_cascades.evaluation import pairs
 from spec_cascades.models import products
 from spec_cascades.training import data
@@ -52,6 +53,7 @@ def distill(corpus: data.ParallelText, verifier: str, output: str, *,
             temperature: float = 0.0, sentences: int | None = None,
             chunk: int = 1024, batch: int = 128, seed: int = 0,
             guesses: int = 0, shard: Shard = Shard(),
+            mesh: meshes.Mesh = meshes.Mesh(),
             log: Callable[[str], None] = print) -> None:
   """Writes train.jsonl with the verifier's translations beside the old splits.
 
@@ -75,6 +77,7 @@ def distill(corpus: data.ParallelText, verifier: str, output: str, *,
     guesses: Of Jacobi decoding, whose states are kept in each line, see
       `trajectories`; greedy, without a drafter. 0 keeps none.
     shard: Which chunks to write.
+    mesh: Devices that decode together, as in a sweep.
     log: Receives lines of progress.
 
   Raises:
@@ -96,7 +99,7 @@ def distill(corpus: data.ParallelText, verifier: str, output: str, *,
     raise ValueError(f'{output} is the corpus itself, whose train.jsonl would '
                      'be replaced; give another output.')
   writer = _Writer(corpus, verifier, drafter, gamma, temperature, batch, seed,
-                   guesses)
+                   guesses, mesh.layouts() or (None, None))
   lines = _chosen(corpus, sentences, seed)
   folder.mkdir(parents=True, exist_ok=True)
   drawn = dict(temperature=temperature, seed=seed) if temperature else {}
@@ -158,19 +161,21 @@ class _Writer:
   """Loads the models once; turns lines into lines with other targets."""
 
   def __init__(self, corpus, verifier, drafter, gamma, temperature, batch,
-               seed, guesses):
+               seed, guesses, layouts):
     check.interval('guesses', guesses, 0, 1000, whole=True)
     check.scalars(targets.Lossless(), warp.Warp(temperature))
-    found = checkpoints.load(verifier)
+    large, small = layouts
+    found = start.read(checkpoints.source_of(verifier), large)
     start.check(found.lm, corpus, _room(corpus, max(corpus.buckets)))
     start.check_words(verifier, found, corpus.vocabulary)
     self._drafter = dict()
     if drafter is not None:
-      lm, params = start.teacher(drafter, found.lm, corpus.vocabulary)
+      lm, params = start.teacher(drafter, found.lm, corpus.vocabulary, small)
+      lm = meshes.placed(lm, small)
       self._drafter = dict(drafter=chain.Chain(lm, gamma),
                            draft_params=lm.pack(params))
-    self._lm = found.lm
-    self._params = products.compacted(found.lm.pack(found.params))
+    self._lm = meshes.placed(found.lm, large)
+    self._params = products.compacted(self._lm.pack(found.params))
     self._corpus, self._batch = corpus, batch
     self._temperature, self._seed = temperature, seed
     self._guesses = guesses

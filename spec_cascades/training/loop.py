@@ -1,11 +1,9 @@
 """Training from start to end: resume, update, evaluate, save."""
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import pathlib
-import shutil
 import signal
 from typing import Any, Callable
 
@@ -28,14 +26,12 @@ from spec_cascades.training import online as online_lib
 from spec_cascades.training import optimizers
 from spec_cascades.training import policies
 from spec_cascades.training import progress as progress_lib
+from spec_cascades.training import saving
 from spec_cascades.training import settings
 from spec_cascades.training import sharding
 from spec_cascades.training import start
 from spec_cascades.training import steps as steps_lib
 from spec_cascades.training import train_step
-
-# Of an array in a checkpoint: compressed, each, so that it is read whole.
-CHUNK_BYTES = 2**20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,7 +125,8 @@ class Run:
     rates: Of some parameters, what the learning rate is multiplied by, see
       `optimizers.scaled`: (('^heads/', 4.0),). A run may go on with others.
     mesh: Devices that batches are split over, and parameters, see `sharding`:
-      of all processes. A run may go on on another mesh.
+      of all processes. None: one device, or of several processes (all, 1). A
+      run may go on on another mesh.
     rules: What is cut there, a key of `spec_cascades.sharding.RULES`: 'fsdp'
       cuts what is left of each matrix over the devices of a batch, too. A run
       may go on by others.
@@ -150,7 +147,7 @@ class Run:
   decay: Callable[..., Any] = optimizers.rsqrt
   freeze: tuple[str, ...] = ()
   rates: tuple[tuple[str, float], ...] = ()
-  mesh: tuple[int, int] = (1, 1)
+  mesh: tuple[int, int] | None = None
   rules: str = 'tensor'
 
   def __post_init__(self):
@@ -256,9 +253,9 @@ def _start(run, update, saves, memory, log):
     log(f'resuming at step {newest}')
     like = _whole(sharding.like(run.lm, jax.eval_shape(fresh), mesh), memory)
     readable = functools.partial(
-        _explained, f'The checkpoint of step {newest} in {saves.directory} '
-        "can't be read", 'if it is damaged, delete it; the same command goes '
-        'on from the one before it')
+        saving.explained, f'The checkpoint of step {newest} in '
+        f"{saves.directory} can't be read", 'if it is damaged, delete it; the '
+        'same command goes on from the one before it')
     place = pathlib.Path(saves.directory, str(newest))
     with readable():
       there = ocp.StandardCheckpointHandler().metadata(place / 'default').tree
@@ -269,8 +266,9 @@ def _start(run, update, saves, memory, log):
     return (found, None) if memory is None else _parted(found, memory, saves)
   checks.begins(run, log)
   params = sharding.place(
-      run.lm, start.params(run.init_from, run.lm, key, run.corpus, run.part,
-                           run.encoder_from), mesh)
+      run.lm, start.params(
+          run.init_from, run.lm, key, run.corpus, run.part, run.encoder_from,
+          sharding.beyond_one(run.mesh, run.rules)), mesh)
   return sharding.place(run.lm, update.init(params), mesh), memory
 
 
@@ -294,21 +292,11 @@ def _teacher(run):
   """The teacher and its parameters, on the devices once; None without one."""
   if run.teacher is None:
     return None, None
-  lm, params = start.teacher(run.teacher, run.lm, run.corpus.vocabulary)
+  lm, params = start.teacher(
+      run.teacher, run.lm, run.corpus.vocabulary,
+      sharding.beyond_one(run.mesh, run.rules))
   return lm, sharding.place(
       lm, params, sharding.layout(run.mesh, lm, rules=run.rules))
-
-
-def saved(state: Any) -> ocp.args.StandardSave:
-  """What a checkpoint is to hold, in chunks that are read one at a time."""
-  return ocp.args.StandardSave(state, jax.tree.map(_chunks, state))
-
-
-def _chunks(array: Any) -> ocp.SaveArgs:
-  """Some rows a chunk: those of a wide array would else be cut up, too."""
-  wide = array.ndim == 2 and array.shape[0] < array.shape[1]
-  return ocp.SaveArgs(chunk_byte_size=CHUNK_BYTES, shard_axes=(0,) * (
-      wide and array.nbytes > CHUNK_BYTES))
 
 
 class _Terminated:
@@ -339,31 +327,21 @@ class _Terminated:
 
 def _run(run, update, state, memory, lessons, teacher, saves, progress,
          terminated):
-  recipe = run.recipe
+  recipe, saver = run.recipe, saving.Saver(saves)
   steps = steps_lib.Steps(run, update, state, teacher, progress, lessons,
-                          memory, saves.latest_step)
+                          memory, saver.newest)
 
   def save():
     steps.settle()                      # nothing that is not finite is kept
-    step = steps.step
-    with _explained(f'The checkpoint of step {step} in {saves.directory} '
-                    "can't be written", 'those before it are whole. Make room, '
-                    'and the same command goes on from there'):
-      # An error of the one before, written meanwhile, shows here, too.
-      if saves.latest_step() != step:
-        whole = _whole(steps.state, steps.memory)
-        _check_room(saves.directory, whole)
-        saves.save(step, args=saved(whole))
-      if step == recipe.steps or terminated.received:
-        saves.wait_until_finished()
+    saver(steps.step, _whole(steps.state, steps.memory), steps.state.params)
+    if steps.step == recipe.steps or terminated.received:
+      saver.wait()
 
   def evaluate():
     steps.settle()
     with progress.paused():
-      found = hosts.alone(lessons.score, steps.state.params, teacher,
-                          steps.memory)
-      if found is not None:
-        progress.found(steps.step, *found)
+      progress.found(steps.step, *lessons.score(
+          steps.state.params, teacher, steps.memory))
 
   # What was saved and then could not be evaluated is, when the run goes on.
   if steps.step and steps.due(recipe.eval_every) and not hosts.said(
@@ -377,23 +355,3 @@ def _run(run, update, state, memory, lessons, teacher, saves, progress,
       evaluate()
   save()
   return steps.state
-
-
-def _check_room(folder, state):
-  """Before Orbax begins, which says a great deal when it fails."""
-  free = shutil.disk_usage(folder).free
-  needed = sum(x.nbytes for x in jax.tree.leaves(state))
-  if free < needed:
-    raise OSError(f'{free / 1e6:.0f} MB are free, up to {needed / 1e6:.0f} MB '
-                  'are needed')
-
-
-@contextlib.contextmanager
-def _explained(what, remedy):
-  """Whatever Orbax and its stores raise, in one line."""
-  try:
-    yield
-  except Exception as error:
-    short = ' '.join(str(error).split())[:200]
-    raise ValueError(f'{what} ({type(error).__name__}: {short}); '
-                     f'{remedy}.') from error

@@ -12,7 +12,7 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from spec_cascades.training import divergences
 
@@ -43,6 +43,9 @@ def cross_entropy(logits: Float[Array, 'B N V'], targets: Int[Array, 'B N'],
 class Distillation:
   """(1 - mix) D(p, q) + mix (-log q(target)), per token.
 
+  On texts that the student has written the loss is D: -log q(x) of x ~ q has no
+  gradient in expectation, and that of its best tokens sharpens what it is.
+
   Attributes:
     divergence: D, of `divergences`.
     mix: Weight of the cross-entropy on the batch's targets, in [0, 1].
@@ -66,7 +69,8 @@ class Distillation:
 
   def __call__(self, logits: Float[Array, 'B N V'],
                teacher: Float[Array, 'B N V'], targets: Int[Array, 'B N'],
-               weights: Float[Array, 'B N'], *, z_loss: float = 0.0
+               weights: Float[Array, 'B N'], *, z_loss: float = 0.0,
+               written: Bool[Array, 'B'] | None = None
                ) -> tuple[Array, dict[str, Array]]:
     """Weighted sum over positions, and sums that say how far q is from p.
 
@@ -76,6 +80,7 @@ class Distillation:
       targets: Token ids, for `mix`.
       weights: 1 where a target is, 0 for padding, which carries no loss.
       z_loss: Weight of the student's log(Z)^2.
+      written: Whether the student wrote a row's text; None: it wrote none.
 
     Returns:
       The summed loss in nats, and sums over the targets: `tokens`; `agreement`,
@@ -87,8 +92,10 @@ class Distillation:
     log_p = jax.nn.log_softmax(teacher / self.teacher_temperature)
     loss = self.divergence(log_q, log_p) if self.mix < 1 else 0.
     if self.mix:
-      ce = _surprise(logits, targets, log_z)
-      loss = (1 - self.mix) * loss + self.mix * ce
+      ce, mix = _surprise(logits, targets, log_z), self.mix
+      if written is not None:
+        mix = jnp.where(written[:, None], 0., mix)
+      loss = (1 - mix) * loss + mix * ce
     loss += z_loss * jnp.square(log_z)
     agree = jnp.argmax(logits, -1) == jnp.argmax(teacher, -1)
     q, p = map(jax.nn.softmax, (jax.lax.stop_gradient(logits), teacher))

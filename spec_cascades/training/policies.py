@@ -12,11 +12,12 @@ import jax
 import numpy as np
 
 from spec_cascades import check
-from spec_cascades import hosts
 from spec_cascades import targets
 from spec_cascades import warp
 from spec_cascades.evaluation import text
 from spec_cascades.training import writing
+
+WRITTEN = 'written'        # of a batch: of each row, whether the student did
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,14 +50,17 @@ class OnPolicy:
 
     Args:
       batch: One of `data.ParallelText`.
-      lm: The student.
+      lm: The student; if it lies on a mesh, it writes there.
       params: Its parameters in checkpoint layout.
       step: The training step, of which noise is a function.
       end: Token that ends a target.
     """
-    if not self.chosen(step):
+    if not self.share:
       return batch
-    params = hosts.local(params)        # each process decodes for itself
+    chosen = self.chosen(step)
+    batch = dict(batch, **{WRITTEN: np.full(len(batch['targets']), chosen)})
+    if not chosen:
+      return batch
     (rows, width), length = batch['inputs'].shape, batch['targets'].shape[1]
     inputs = [row[:n].tolist() for row, n in zip(
         batch['inputs'], batch['input_lengths'])]

@@ -2,16 +2,18 @@
 from __future__ import annotations
 
 import collections
-import functools
 from typing import Any, Sequence
 
 import jax
 import numpy as np
 
+from spec_cascades import sharding as sharding_lib
+from spec_cascades.evaluation import meshes
 from spec_cascades.evaluation import pairs as pairs_lib
 from spec_cascades.evaluation import qualities
 from spec_cascades.training import bought
 from spec_cascades.training import data as data_lib
+from spec_cascades.training import sharding
 from spec_cascades.training import train_step
 from spec_cascades.training import writing
 
@@ -51,6 +53,8 @@ class Validation:
 
   Args:
     update: What is trained, and how; its `loss` is measured.
+    layout: Where parameters and rows lie, if on a mesh. If that is of several
+      processes, all of them have to ask for whatever is measured.
     corpus: Where the split is.
     split: Its name.
     metric: What texts are measured by, of `qualities`.
@@ -66,7 +70,8 @@ class Validation:
   def __init__(self, update: train_step.Update, corpus: data_lib.ParallelText,
                *, split: str = 'validation', metric: str = 'BLEU',
                sentences: int = 200, batch: int = 50, max_length: int = 72,
-               gamma: int = 0):
+               gamma: int = 0, layout: sharding_lib.Layout | None = None):
+    self._layout = layout
     self.update, self.corpus, self.split = update, corpus, split
     self.metric, self.gamma = qualities.make(metric), gamma
     self.batch, self.max_length = batch, max_length
@@ -105,6 +110,8 @@ class Validation:
     """
     total = collections.Counter()
     for batch in self._batches:
+      if self._layout is not None:
+        batch = sharding.batch(batch, self._layout)
       loss, sums = self.loss(params, batch, teacher)
       sums |= dict(loss=loss)
       total.update({name: float(x) for name, x in sums.items()})
@@ -115,8 +122,9 @@ class Validation:
     """What the student buys, greedy and sampled."""
     if teacher is None or not self.gamma or self.update.objective is not None:
       return []
-    model = functools.partial(pairs_lib.Model, sha256='',
-                              max_input_length=max(self.corpus.buckets))
+    model = lambda name, lm, params: pairs_lib.Model(
+        name, meshes.placed(lm, self._layout), params, sha256='',
+        max_input_length=max(self.corpus.buckets))
     pair = pairs_lib.Pair(model('teacher', self.update.teacher, teacher),
                           model('student', self.update.lm, params),
                           self.corpus.vocabulary, '')
@@ -127,7 +135,8 @@ class Validation:
 
   def quality(self, params: Any) -> float:
     """The metric of greedy texts for the chosen sentences."""
-    found = translate(self.update.lm, params, self.corpus,
+    found = translate(meshes.placed(self.update.lm, self._layout), params,
+                      self.corpus,
                       [source for source, _ in self.pairs],
                       width=max(self.corpus.buckets),
                       max_length=self.max_length, batch=self.batch)

@@ -20,12 +20,13 @@ from spec_cascades.models import reduced
 DATA, _ = sharding.AXES
 
 
-def layout(shape: tuple[int, int], *lms: Any,
+def layout(shape: tuple[int, int] | None, *lms: Any,
            rules: str = 'tensor') -> sharding.Layout:
   """The first data x model devices, on which these models can lie.
 
   Args:
-    shape: Devices that a batch is split over, and parameters.
+    shape: Devices that a batch is split over, and parameters; None: one, or of
+      several processes all, which a batch is split over.
     *lms: A student and its teacher, say.
     rules: What is cut, a key of `sharding.RULES`.
 
@@ -34,6 +35,7 @@ def layout(shape: tuple[int, int], *lms: Any,
       processes have more, or `model` does not divide the heads, the MLPs or the
       vocabulary of a model.
   """
+  shape = _shape(shape)
   if rules not in list(sharding.RULES):
     raise ValueError(f'Got rules={rules!r}; allowed: '
                      f'{", ".join(sharding.RULES)}.')
@@ -61,6 +63,20 @@ def layout(shape: tuple[int, int], *lms: Any,
           f'{", ".join(wrong)} of a {type(lm).__name__} to train or to learn '
           'from. Give a model axis that divides them, such as 1.')
   return sharding.Layout(sharding.mesh(*shape, there[:count]), rules)
+
+
+def beyond_one(shape: tuple[int, int] | None,
+               rules: str) -> sharding.Layout | None:
+  """The same, or None for one device."""
+  found = layout(shape, rules=rules)
+  return found if found.mesh.size > 1 else None
+
+
+def _shape(given):
+  """What is given, or what there is for None."""
+  if given is not None:
+    return given
+  return (1, 1) if hosts.count() == 1 else (len(jax.devices()), 1)
 
 
 def like(lm: Any, shapes: Any, on: sharding.Layout) -> Any:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import pathlib
 from typing import Any, Mapping
 
@@ -11,6 +12,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from spec_cascades import checkpoints
+from spec_cascades import sharding
 from spec_cascades.checkpoints import beside
 from spec_cascades.checkpoints import loading
 from spec_cascades.checkpoints import native
@@ -69,7 +71,8 @@ def vocabulary(path: str) -> Any:
 
 def params(path: str | None, lm: Any, key: jax.Array,
            corpus: data.ParallelText, part: str | None = None,
-           encoder: str | None = None) -> Any:
+           encoder: str | None = None, on: sharding.Layout | None = None
+           ) -> Any:
   """Parameters of `lm` with a checkpoint's contents, in checkpoint layout.
 
   Args:
@@ -82,11 +85,12 @@ def params(path: str | None, lm: Any, key: jax.Array,
     corpus: What is trained on.
     part: What was exported of a run beside this checkpoint, see `beside`.
     encoder: A checkpoint whose encoder it gets, see `borrowing`.
+    on: The mesh whose devices make or read their parts, if there is one.
 
   Raises:
     ValueError: It does not fit the model.
   """
-  found = None if path is None else _contents(path, lm, corpus.vocabulary)
+  found = None if path is None else _contents(path, lm, corpus.vocabulary, on)
   if part is not None:
     found = dict(model=found, heads=_part(part, path, lm))
   if encoder is not None:
@@ -97,7 +101,7 @@ def params(path: str | None, lm: Any, key: jax.Array,
   if isinstance(lm, heads.Beside):
     return _headed(found, lm, key, path)
   if not isinstance(lm, reduced.Reduced):
-    return _fitted(found, lm, key)
+    return _random(lm, key, on) if found is None else _fitted(found, lm, key)
   if found is None or 'tokens' not in found:
     return dict(model=_fitted(found, lm.lm, key), tokens=_frequent(corpus, lm))
   if np.shape(found['tokens']) != (lm.size,):
@@ -106,11 +110,23 @@ def params(path: str | None, lm: Any, key: jax.Array,
   return dict(found, model=_fitted(found['model'], lm.lm, key))
 
 
-def _contents(path, lm, words):
+def read(source: loading.Source, on: sharding.Layout | None
+         ) -> checkpoints.Checkpoint:
+  """A checkpoint, in parts on the devices of a layout if there is one."""
+  where = on and functools.partial(on.parameter, config=source.lm.config)
+  return loading.load(source, sharding=where)
+
+
+def _contents(path, lm, words, on):
   """Parameters of a checkpoint or a run."""
   if (pathlib.Path(path).expanduser() / SAVES).is_dir():
     return restore(path)[0]
-  loaded = checkpoints.load(path)
+  source = checkpoints.source_of(path)
+  # What has to grow, or gets a part beside it, is read whole.
+  own = reduced.whole(lm)
+  same = loading.expected(source.lm) == loading.expected(own)
+  loaded = read(source, on if same and not isinstance(lm, heads.Beside)
+                 else None)
   narrow = isinstance(lm, reduced.Around)
   _check_same_family(reduced.whole(loaded.lm) if narrow else loaded.lm,
                      reduced.whole(lm), path)
@@ -158,6 +174,14 @@ def _frequent(corpus, lm):
                                       keep=(corpus.end,)))
 
 
+def _random(lm, key, on):
+  """Fresh parameters, each made where it is to lie."""
+  if on is None:
+    return lm.init_params(key)
+  where = on.parameters(jax.eval_shape(lm.init_params, key), lm.config)
+  return jax.jit(lm.init_params, out_shardings=where)(key)
+
+
 def _fitted(found, lm, key):
   """Parameters as they are, or grown; random ones for None."""
   if found is None:
@@ -194,18 +218,22 @@ def restore(model_dir: str) -> tuple[Any, int]:
   return jax.tree.map(np.asarray, state['params']), newest
 
 
-def teacher(path: str, lm: Any, words: Any) -> tuple[Any, Any]:
+def teacher(path: str, lm: Any, words: Any,
+            on: sharding.Layout | None = None) -> tuple[Any, Any]:
   """A teacher of `lm` and its parameters.
 
   Args:
     path: A checkpoint of any format.
     lm: The student.
     words: The student's vocabulary.
+    on: The mesh whose devices read their parts of it, if there is one.
 
   Raises:
     ValueError: They are not of one family or of one vocabulary.
   """
-  found = checkpoints.load(path)
+  source = checkpoints.source_of(path)
+  _check_same_family(source.lm, reduced.whole(lm), path)
+  found = read(source, on)
   _check_same_family(found.lm, reduced.whole(lm), path)
   check_words(path, found, words)
   if found.lm.vocab_size != lm.vocab_size:

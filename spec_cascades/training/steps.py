@@ -9,6 +9,7 @@ from typing import Any, Callable
 import jax
 
 from spec_cascades import hosts
+from spec_cascades.evaluation import meshes
 from spec_cascades.training import progress as progress_lib
 from spec_cascades.training import quality
 from spec_cascades.training import sharding
@@ -38,7 +39,8 @@ class Offline:
   def batch(self, step: int, params: Any, memory: None) -> tuple[Any, None]:
     """The batch of a step, some of them in the student's own words."""
     run = self._run
-    return run.on_policy(run.corpus.batch(step), run.lm, params, step,
+    lm = meshes.placed(run.lm, self._layout)
+    return run.on_policy(run.corpus.batch(step), lm, params, step,
                          end=run.corpus.end), memory
 
   def score(self, params: Any, teacher: Any, memory: None
@@ -52,7 +54,7 @@ class Offline:
 
     All processes have to ask.
     """
-    hosts.together(lambda: self._validation if hosts.first() else None)
+    hosts.together(lambda: self._validation)
 
   @functools.cached_property
   def _validation(self):
@@ -60,7 +62,12 @@ class Offline:
     return quality.Validation(
         self._update, self._run.corpus, metric=recipe.metric,
         sentences=recipe.eval_sentences, batch=recipe.eval_batch,
-        max_length=recipe.max_length, gamma=recipe.gamma)
+        max_length=recipe.max_length, gamma=recipe.gamma, layout=self._layout)
+
+  @functools.cached_property
+  def _layout(self):
+    """Where the run's arrays lie; None on one device."""
+    return sharding.beyond_one(self._run.mesh, self._run.rules)
 
 
 class Steps:

@@ -10,6 +10,7 @@ import optax
 
 from spec_cascades import struct
 from spec_cascades.training import losses
+from spec_cascades.training import policies
 
 Batch = dict[str, jax.Array]
 
@@ -85,9 +86,10 @@ class Update:
       total, tokens = losses.cross_entropy(logits, targets, weights,
                                            z_loss=z_loss)
       return total, dict(tokens=tokens)
+    own = {name: batch[name] for name in (policies.WRITTEN,) if name in batch}
     return self.distillation(
         logits, self.teacher.teacher_forced(teacher, batch), targets, weights,
-        z_loss=z_loss)
+        z_loss=z_loss, **own)
 
   def __call__(self, state: TrainState, batch: Batch, teacher: Any = None
                ) -> tuple[TrainState, dict[str, jax.Array]]:

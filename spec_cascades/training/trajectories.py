@@ -19,6 +19,7 @@ from spec_cascades import decode
 from spec_cascades import targets
 from spec_cascades import warp
 from spec_cascades.drafters import jacobi
+from spec_cascades.evaluation import meshes
 from spec_cascades.evaluation import pairs
 from spec_cascades.evaluation import programs
 from spec_cascades.evaluation import text
@@ -48,6 +49,7 @@ def write(lm: Any, params: Any, rows: Sequence[Sequence[int]], *, width: int,
     ValueError: Logits are not finite.
   """
   make, found, calls = pairs.prompt_of(lm), [], 0
+  batch += -batch % meshes.groups(lm)
   for first in range(0, len(rows), batch):
     part = list(rows[first:first + batch])
     prompt = text.capped(make(part + [[end]] * (batch - len(part)), width),
@@ -56,9 +58,9 @@ def write(lm: Any, params: Any, rows: Sequence[Sequence[int]], *, width: int,
         lm, jacobi.Jacobi(guesses), prompt.prefix.shape[1] + length, eos=end)
     starts = np.asarray(prompt.prefix_lengths)[:len(part)]
     settled, states = np.zeros(len(part), int), [[] for _ in part]
-    rounds = decode.stream(
-        spec, params, None, prompt, decode.row_keys(0, range(batch)),
-        targets.Lossless(), warp.Warp(0.))
+    prompt, keys = meshes.rows(lm, (prompt, decode.row_keys(0, range(batch))))
+    rounds = decode.stream(spec, params, None, prompt, keys, targets.Lossless(),
+                           warp.Warp(0.))
     for seen in rounds:
       nodes, live = map(np.asarray, (seen.feedback.draft.tree.tokens,
                                      seen.feedback.live))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from spec_cascades import decode, targets, types
-from spec_cascades.drafters import eagle, eagle_tree
+from spec_cascades.drafters import eagle, eagle_tree, null
 from spec_cascades.models import features, t5, toy
 from spec_cascades.warp import Warp
 from tests import tinypair
@@ -170,6 +170,18 @@ def test_a_tree_has_the_likeliest_of_what_is_expanded(name, target):
         logs = jax.nn.log_softmax(draft.prediction.logits[row])
         for node, path in paths.items():
           np.testing.assert_allclose(logs[node], behind(path), atol=2e-5)
+
+
+@pytest.mark.parametrize('nodes', [2, 6])
+def test_a_tree_of_more_levels_than_drafts_ends_at_the_cap(nodes):
+  """A path is no longer than the tree, for which the caches have room."""
+  lm, params, asked = made('toy')
+  packed, every = lm.pack(params), []
+  for drafter in (null.Null(), eagle_tree.EagleTree(lm, 6, 2, nodes)):
+    spec = decode.GenSpecSample(lm.lm, drafter, WIDTH, eos=-1)
+    every.append(spec(packed['model'], packed, asked, keys(3),
+                      targets.Lossless(), Warp(0.)).tokens)
+  np.testing.assert_array_equal(*every)
 
 
 SMALL = features.Featured(LM, features.FeatureConfig(1, 4, 8))

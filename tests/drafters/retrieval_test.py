@@ -9,6 +9,7 @@ import pytest
 
 from spec_cascades import decode, targets, types
 from spec_cascades.drafters import null, retrieval, suffixes
+from spec_cascades.models import toy
 from spec_cascades.warp import Warp
 from tests.common import (
     LEVEL, LM, P, RAGGED, ROWS, joint, keys, p_value, prompt, tally)
@@ -97,6 +98,25 @@ def test_greedy_tokens_are_those_without_drafts():
   got = run(DRAFTER, store)
   np.testing.assert_array_equal(got.tokens, want.tokens)
   assert (5 * got.stats.rounds < 3 * want.stats.rounds).all()
+
+
+@pytest.mark.parametrize('length,nodes', [(6, 2), (4, 5)])
+def test_siblings_are_tried_where_there_are_few_nodes(length, nodes):
+  """They go to the cap, and as many nodes as levels are no chain."""
+  lm = toy.ToyLM(layers=1, width=8)
+  params = lm.pack(lm.init_params(jax.random.key(4)))
+  run = lambda drafter, store: decode.GenSpecSample(lm, drafter, 40, eos=-1)(
+      params, store, RAGGED, keys(3), LOSSLESS, Warp(0.))
+  want = run(null.Null(), None).tokens
+  got = run(retrieval.Retrieval(length, nodes, 2, 8), STORE)
+  np.testing.assert_array_equal(got.tokens, want)
+  lines = [[3, 3], [3, 3], [4, 4]]
+  store = suffixes.index(np.concatenate([[1, 2, *line, 6] for line in lines]))
+  tokens = jnp.zeros((1, 8), jnp.int32).at[0, :3].set(jnp.array([9, 1, 2]))
+  ctx = types.Context(tokens, jnp.array([3]), None, Warp(), False)
+  drafter = retrieval.Retrieval(4, 5, 4, 8)
+  draft, _ = drafter.propose(store, (), ctx, keys(1))
+  assert not draft.is_chain and (draft.tree.parents[0] == 0).sum() == 2
 
 
 @pytest.mark.parametrize('target,warp', [

@@ -10,6 +10,7 @@ import pytest
 import processes
 from spec_cascades.training import loop
 from spec_cascades.training import start
+from training.interrupted_test import STUDENT
 from training.interrupted_test import command_of
 from training.runs import recipe, run_of
 
@@ -84,13 +85,17 @@ def test_what_one_process_can_not_read_all_say(corpus, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('rules', ['tensor', 'fsdp'])
+@pytest.mark.parametrize('rules', ['tensor', 'fsdp', 'data'])
 def test_two_processes_train_as_one(corpus, tmp_path, rules):
-  """Scores, checkpoints and the last parameters; one process writes."""
+  """Scores, checkpoints and the last parameters; one process writes.
+
+  Without a mesh they take all of their devices.
+  """
   numbers = recipe(steps=4, warmup=2, cooldown=0, save_every=2, eval_every=4,
                    log_every=2, eval_sentences=1, eval_batch=1, max_length=3)
   texts, (got, step) = trained(tmp_path / 'two', corpus, numbers, 2,
-                               f'{MESH}loop.Run.rules = {rules!r}\n')
+                               MESH * (rules != 'data') +
+                               f'loop.Run.rules = {rules!r}\n')
   want = loop.train(run_of(corpus, tmp_path / 'one', **vars(numbers)),
                     log=lambda line: None).params
   assert step == 4 and apart(want, got) < NEAR
@@ -99,6 +104,26 @@ def test_two_processes_train_as_one(corpus, tmp_path, rules):
   lines = [json.loads(x) for x in (
       tmp_path / 'two/run/metrics.jsonl').read_text().splitlines()]
   assert [x['step'] for x in lines] == [2, 4, 4]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('rules', ['tensor', 'fsdp'])
+def test_two_processes_write_and_measure_as_one(corpus, teacher, tmp_path,
+                                                rules):
+  """A student's own texts and its figures, by models that no device holds."""
+  numbers = recipe(steps=4, warmup=2, cooldown=0, save_every=4, eval_every=2,
+                   log_every=4, eval_sentences=3, eval_batch=2, gamma=2)
+  more = STUDENT.format(teacher=str(teacher)).replace('0.5', '0.75')
+  for name, count, mesh in (('two', 2, MESH), ('one', 1, '')):
+    trained(tmp_path / name, corpus, numbers, count,
+            f'{more}{mesh}loop.Run.rules = {rules!r}\n')
+  found = [[json.loads(x) for x in (
+      tmp_path / name / 'run/metrics.jsonl').read_text().splitlines()]
+           for name in ('two', 'one')]
+  both = [{(row['step'], key): x for row in rows for key, x in row.items()
+           if key not in ('time', 'tokens_per_second')} for rows in found]
+  assert (2, 'tokens_per_call_T1') in both[0] and (4, 'bleu') in both[0]
+  assert both[0] == pytest.approx(both[1], rel=1e-4)
 
 
 @pytest.mark.slow
@@ -143,7 +168,8 @@ def test_a_notice_to_one_process_saves_and_ends_all(corpus, tmp_path):
 
 @pytest.mark.slow
 def test_a_mesh_of_fewer_devices_is_refused_in_one_line(corpus, tmp_path):
-  both = processes.start(2, *command_of(tmp_path, corpus, recipe())[1:])
+  both = processes.start(2, *command_of(
+      tmp_path, corpus, recipe(), 'loop.Run.mesh = (1, 1)\n')[1:])
   for err in processes.stopped(both):
     line, = [x for x in err.splitlines() if x.startswith('train.py: ')]
     assert 'mesh=(1, 1) and 2 processes that have 2 devices' in line, err

@@ -127,14 +127,14 @@ def test_a_full_disk_keeps_what_was_saved(corpus, tmp_path):
   command = command_of(tmp_path, corpus, recipe(steps=4, save_every=2))
   limited = [sys.executable, '-c', f'''
 import resource, runpy, signal, sys, threading
-from spec_cascades.training import loop
+from spec_cascades.training import saving
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-whole = loop.saved
+whole = saving.saved
 def saved(state):
   if int(state.step) == 4:
     resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
   return whole(state)
-loop.saved = saved
+saving.saved = saved
 sys.argv = {command[1:]!r}
 sys.path.insert(0, {str(ROOT / 'scripts')!r})
 runpy.run_path(sys.argv[0], run_name='__main__')

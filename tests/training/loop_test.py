@@ -32,6 +32,7 @@ from spec_cascades.training import losses
 from spec_cascades.training import optimizers
 from spec_cascades.training import policies
 from spec_cascades.training import quality
+from spec_cascades.training import saving
 from spec_cascades.training import start
 from training.runs import SIZES, diverge, recipe, run_of
 
@@ -47,9 +48,9 @@ def test_a_run_reports_progress_loss_and_bleu(whole):
 def test_checkpoints_are_written_in_chunks(whole, tmp_path, monkeypatch):
   """Or reading one would take a large array three times in memory."""
   _, state, _ = whole
-  monkeypatch.setattr(loop, 'CHUNK_BYTES', 1000)
+  monkeypatch.setattr(saving, 'CHUNK_BYTES', 1000)
   with ocp.CheckpointManager(tmp_path / 'checkpoints') as saves:
-    saves.save(12, args=loop.saved(state))
+    saves.save(12, args=saving.saved(state))
     saves.wait_until_finished()
   found, step = start.restore(tmp_path)
   assert step == 12
@@ -254,6 +255,41 @@ def test_what_diverges_stops_and_names_its_batch(corpus, tmp_path):
   assert all(np.isfinite(x).all() for x in jax.tree.leaves(params))
 
 
+def test_parameters_that_are_not_finite_are_not_kept(
+    corpus, tmp_path, monkeypatch):
+  """The step before them is, of which the line speaks."""
+  run = run_of(corpus, tmp_path, steps=4, save_every=1, log_every=9)
+  loop.train(dataclasses.replace(run, recipe=recipe(steps=2, save_every=1)),
+             log=lambda line: None)
+  diverge(monkeypatch, loss=False)
+  with pytest.raises(ValueError, match=(
+      'Parameters are not finite behind step 3, and no checkpoint of it is '
+      'kept; that of step 2 is whole. Lower the')):
+    loop.train(run, log=lambda line: None)
+  params, step = start.restore(tmp_path)
+  assert step == 2
+  assert all(np.isfinite(x).all() for x in jax.tree.leaves(params))
+
+
+def test_a_checkpoint_that_fails_behind_the_step_is_named_by_its_own(
+    tmp_path, monkeypatch):
+  """Orbax writes beside the steps; its error shows as the next one begins."""
+  with ocp.CheckpointManager(tmp_path / 'checkpoints') as manager:
+    saver, params = saving.Saver(manager), dict(x=np.ones(3, np.float32))
+    saver(1, params, params)
+    saver.wait()
+    saver(2, params, params)
+
+    def fail():
+      raise OSError('No space left on device')
+
+    with monkeypatch.context() as failing:
+      failing.setattr(manager, 'wait_until_finished', fail)
+      with pytest.raises(ValueError, match=(
+          r"checkpoint of step 2 in .* can't be written \(OSError: No space")):
+        saver(3, params, params)
+
+
 @pytest.mark.parametrize('loss,match', [
     (True, r'The loss is nan at step 1 \(batch 0 of .*\). There is no check'),
     (False, r"texts of step 2 \(batch 1 of .*\) can't be written: Text 0 stop"
@@ -314,6 +350,16 @@ def test_an_evaluation_that_fails_loses_no_step_and_is_made_later(
 def test_what_is_no_pattern_is_refused(corpus, tmp_path, freeze, match):
   with pytest.raises(ValueError, match=match):
     dataclasses.replace(run_of(corpus, tmp_path), freeze=freeze)
+
+
+@pytest.mark.parametrize('loss', [
+    losses.Distillation(mix=1.), losses.Boosted()])
+def test_own_texts_have_no_targets_to_learn_from(corpus, teacher, tmp_path,
+                                                 loss):
+  run = dataclasses.replace(student_of(corpus, tmp_path, teacher),
+                            on_policy=policies.OnPolicy(.5), distillation=loss)
+  with pytest.raises(ValueError, match='learns nothing from targets that it'):
+    loop.train(run)
 
 
 def test_own_texts_need_a_teacher(corpus, tmp_path):

@@ -90,6 +90,19 @@ def test_distillation_equals_float64(divergence, reference, settings):
   np.testing.assert_allclose(sums['acceptance'], accepted, rtol=1e-5)
 
 
+def test_targets_of_ones_own_carry_no_cross_entropy():
+  """Row by row: what the student wrote, and what it did not."""
+  q, p, targets = map(jnp.asarray, laws())
+  weights = (targets > 0).astype(jnp.float32)
+  mixed, plain = losses.Distillation(mix=.3), losses.Distillation()
+  written = jnp.array([True, False, True])
+  got, _ = mixed(q, p, targets, weights, written=written)
+  want = sum((plain if own else mixed)(*(x[i:i + 1] for x in (
+      q, p, targets, weights)))[0] for i, own in enumerate(written))
+  np.testing.assert_allclose(got, want, rtol=1e-6)
+  assert abs(float(got - mixed(q, p, targets, weights)[0])) > .1
+
+
 @each
 def test_gradients_equal_finite_differences(divergence, reference):
   q, p, _ = laws((1, 1, 5), 1.)

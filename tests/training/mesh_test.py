@@ -18,10 +18,12 @@ import numpy as np
 import pytest
 
 import tinypair
+from spec_cascades.evaluation import meshes
 from spec_cascades.evaluation import text
 from spec_cascades.models import gemma
 from spec_cascades.models import t5
 from spec_cascades.training import data
+from spec_cascades.training import distill
 from spec_cascades.training import loop
 from spec_cascades.training import optimizers
 from spec_cascades.training import progress
@@ -166,6 +168,24 @@ def stepped(directory, lm, *places):
               laid=[laid(x) for _, x in found])
 
 
+def written(directory):
+  """Corpora that a verifier writes, alone, with a drafter, with guesses."""
+  verifier = str(tinypair.write(
+      directory / 'verifier', directory / f'{tinypair.PIECES}.model', 0,
+      scale=4.0))
+  corpus, out = run_of(directory, ONE).corpus, []
+  for name, more in (('alone', {}), ('drafted', dict(drafter=verifier)),
+                     ('guessed', dict(guesses=3))):
+    texts = []
+    for mesh in (meshes.Mesh(), meshes.Mesh(3, 2)):
+      place = directory / f'{name}{mesh.size}'
+      distill.distill(corpus, verifier, str(place), sentences=20, batch=8,
+                      mesh=mesh, log=lambda line: None, **more)
+      texts.append((place / 'train.jsonl').read_text())
+    out.append(len(texts[0].splitlines()) * (texts[0] == texts[1]))
+  return out
+
+
 def main():
   jax.config.update('jax_numpy_rank_promotion', 'raise')
   directory, part = pathlib.Path(sys.argv[1]), sys.argv[2]
@@ -175,7 +195,7 @@ def main():
         dict(mesh=(4, 1), rules='fsdp'), FSDP), refused=refused(directory))
   else:
     found = dict(gemma=stepped(directory, GEMMA, dict(mesh=OURS), FSDP),
-                 resumed=resumed(directory))
+                 resumed=resumed(directory), written=written(directory))
   print(json.dumps(found))
 
 
@@ -204,10 +224,10 @@ def thorough(tmp_path_factory):
   return in_a_process(tmp_path_factory.mktemp('thorough'), 'thorough')
 
 
-def check_losses(found, meshes):
+def check_losses(found, count):
   """With dropout, on packed rows; the same noise falls on the same rows."""
   one, *others = found['losses']
-  assert one[0] > one[1] > one[2] > 1 and len(others) == meshes
+  assert one[0] > one[1] > one[2] > 1 and len(others) == count
   for losses in others:
     np.testing.assert_allclose(losses, one, rtol=NEAR)
   assert max(found['apart']) < NEAR
@@ -287,3 +307,8 @@ def test_a_mesh_that_can_not_be_is_refused(quick):
   assert '5 does not divide' in decoder and 'heads (8)' in decoder
   for got, line in zip(("'zero'", "['fsdp']"), rules, strict=True):
     assert line == f'Got rules={got}; allowed: data, tensor, fsdp.'
+
+
+@pytest.mark.slow
+def test_a_verifier_on_a_mesh_writes_the_same_corpus(thorough):
+  assert thorough['written'] == [20, 20, 20]

@@ -50,6 +50,17 @@ def test_what_is_drawn_depends_on_seed_and_step_alone():
   assert (again[0][2] != again[0][3]).any()       # rows of one input, too
 
 
+def test_a_batch_says_whether_the_student_wrote_it():
+  """All batches of a run have the same arrays, for one program."""
+  lm, draw = tiny.LMS['llama3'], policies.OnPolicy(.5, seed=4)
+  params = tiny.params_of(lm)
+  for step in range(6):
+    new = draw(BATCH, lm, params, step, end=1)
+    assert set(new) == {*BATCH, policies.WRITTEN}
+    assert new[policies.WRITTEN].tolist() == [draw.chosen(step)] * 4
+    assert draw.chosen(step) == (new['targets'] is not BATCH['targets'])
+
+
 @pytest.mark.parametrize('share', [0., .3, 1.])
 def test_a_share_of_the_batches_is_chosen(share):
   """Within 5 standard deviations: one failure in two million."""
