@@ -177,9 +177,20 @@ def lines(path: str | None,
       found = shares.lines(pathlib.Path(path).expanduser(), part)
     return [line.removeprefix('\ufeff') if start == 0 else line
             for start, text in found for line in text.split('\r')]
-  content = sys.stdin.read() if path is None else _content(path)
+  content = said(sys.stdin.read) if path is None else _content(path)
   found = [line.removesuffix('\r') for line in content.split('\n')]
   return found if found[-1] else found[:-1]
+
+
+def said(read: Callable[[], str]) -> str:
+  """What comes by standard input or as an argument; ValueError if not UTF-8."""
+  try:
+    text = read()
+    text.encode('utf-8')           # Python passes other bytes on as surrogates
+  except UnicodeError:
+    raise ValueError('Got a text that is not UTF-8; give one that is: `iconv '
+                     '-t UTF-8` converts it.') from None
+  return text
 
 
 def _content(path: str) -> str:

@@ -77,7 +77,9 @@ def _texts(flags: argparse.Namespace) -> list[str]:
   """The inputs."""
   if flags.text is not None and flags.file is not None:
     raise ValueError('Got a text and --file; give one of them.')
-  return _cli.lines(flags.file) if flags.text is None else [flags.text]
+  if flags.text is None:
+    return _cli.lines(flags.file)
+  return [_cli.said(lambda: flags.text)]
 
 
 def _shared(flags: argparse.Namespace, spans: bool

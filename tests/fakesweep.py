@@ -97,6 +97,5 @@ def leave(directory, limit=None, curves=CURVES):
   journal.add(*records.values())
   journal.close()
   results.write_rows(directory / sweep.RESULTS, found.rows)
-  measured.write(directory / sweep.SCORES, found.measured,
-                 results.content_key(configuration))
+  measured.write(directory / sweep.SCORES, found.measured, configuration)
   return found

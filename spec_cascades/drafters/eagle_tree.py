@@ -36,7 +36,7 @@ class EagleTree(Follower):
     features: A `models.features.Featured`; parameters are what it packs.
     max_depth: Levels.
     width: Candidates expanded a level, and children of each.
-    nodes: Drafts.
+    nodes: Drafts, at least a path of `max_depth`.
 
   Reference: Li et al. (2024), EAGLE-2, secs. 4.1 and 4.2,
     https://arxiv.org/abs/2406.16858
@@ -52,8 +52,9 @@ class EagleTree(Follower):
                    self.features.vocab_size, whole=True,
                    hint='It counts tokens.')
     most = self.width + (self.max_depth - 1) * self.width**2
-    check.interval('nodes of EagleTree', self.nodes, 1, most, whole=True,
-                   hint='width + (max_depth - 1) width^2 are the candidates.')
+    check.interval('nodes of EagleTree', self.nodes, self.max_depth, most,
+                   whole=True, hint='A draft is no deeper than it has nodes; '
+                   'width + (max_depth - 1) width^2 are the candidates.')
 
   @property
   def num_nodes(self) -> int:
@@ -89,7 +90,7 @@ class EagleTree(Follower):
       q, passes = ctx.warp(self.reader.head(params, every)), self.max_depth + 1
     draft = types.Draft(self._tree(pool, chosen), q,
                         jnp.full_like(ctx.lengths, passes), 'deterministic',
-                        min(self.max_depth, self.nodes), forks=self.width > 1)
+                        self.max_depth, forks=self.width > 1)
     return draft, self.kept(state, cache)
 
   def _grown(self, params, pool, chosen):

@@ -149,10 +149,14 @@ def eagle_chain(pair: pairs.Pair, gamma: int, given: Any, name: str
 
 def eagle_grown(pair: pairs.Pair, gamma: int, given: Any, name: str
                 ) -> tuple[Any, Any]:
-  """The 16 likeliest drafts of such a layer, down to gamma; 4 a level grow."""
+  """The 16 likeliest drafts of such a layer, down to gamma; 4 a level grow.
+
+  None is deeper than 16, however large gamma is.
+  """
   lm = _model(pair, given, name)
   nodes = min(16, 16 * gamma - 12)
-  return eagle_tree.EagleTree(lm, gamma, 4, nodes), _params(pair, given)
+  return eagle_tree.EagleTree(lm, min(gamma, nodes), 4, nodes), _params(
+      pair, given)
 
 
 def masks_behind_root(pair: pairs.Pair, gamma: int, given: Any

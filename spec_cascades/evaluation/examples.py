@@ -71,7 +71,7 @@ def read(path: str | os.PathLike = SOFTWARE_DOCS, *, source: str = 'en',
   path = shares.agreed(functools.partial(_existing, path, source, target))
   if limit is not None and limit < 1:
     raise ValueError(f'Got {limit} examples; give at least 1, or None for all.')
-  with _utf8(path), path.open(encoding='utf-8') as file:
+  with _utf8(path), path.open(encoding='utf-8-sig') as file:   # Windows' mark
     columns = file.readline().rstrip('\n').split('\t')
   if missing := {'id', source, target} - set(columns):
     raise ValueError(f'{path} has no column {", ".join(sorted(missing))}; '

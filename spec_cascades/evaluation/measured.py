@@ -165,9 +165,29 @@ def of_records(records: Records, points: Mapping[str, points_lib.Point],
              for key in points})
 
 
-def write(path: pathlib.Path, measured: Measured, sweep: str) -> None:
-  """Writes scores: the header, then a line a point; `sweep` is its key."""
-  head = dict(kind='scores', format=FORMAT, sweep=sweep,
+def check(path: pathlib.Path, configuration: dict[str, Any]) -> None:
+  """Raises ValueError if scores there belong to another sweep.
+
+  Of a file that is no scores' nothing is known: it is written anew.
+  """
+  if not path.is_file():
+    return
+  with path.open(encoding='utf-8', errors='replace') as file:
+    try:
+      head = json.loads(file.readline())
+    except ValueError:
+      return
+  if isinstance(head, dict) and head.get(
+      'sweep') != results.content_key(configuration):
+    raise ValueError(f'{path} belongs to another configuration; choose another '
+                     'OUTPUT_DIR or move the file away.')
+
+
+def write(path: pathlib.Path, measured: Measured,
+          configuration: dict[str, Any]) -> None:
+  """Writes scores: the header, then a line a point."""
+  head = dict(kind='scores', format=FORMAT,
+              sweep=results.content_key(configuration),
               quality=measured.quality.name, texts=list(measured.texts),
               plan=dataclasses.asdict(measured.plan), seed=measured.seed,
               validation=measured.validation)

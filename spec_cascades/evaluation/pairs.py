@@ -6,6 +6,7 @@ import functools
 import hashlib
 import os
 import pathlib
+import threading
 from typing import Any, Callable, Iterator, Mapping
 
 import jax
@@ -24,6 +25,7 @@ ASSETS = pathlib.Path(__file__).resolve().parents[1] / 'assets'
 SHIPPED = ASSETS / 'debian_ende'
 # float16 ends at 65,504, which activations of T5 and Gemma exceed.
 DTYPES = ('float32', 'bfloat16')
+_PACKING = threading.RLock()   # `cached_property` has none from Python 3.12 on
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,9 +46,17 @@ class Model:
   sha256: str
   max_input_length: int
 
-  @functools.cached_property
+  @property
   def params(self) -> Any:
-    """The parameters in decode layout; takes those of `checkpoint`."""
+    """The parameters in decode layout; takes those of `checkpoint`.
+
+    Threads that ask at once wait for the first, which packs them.
+    """
+    with _PACKING:
+      return self._packed
+
+  @functools.cached_property
+  def _packed(self):
     spent = _Trimmed.of(self.unpacked())
     object.__setattr__(self, 'checkpoint', None)
     return products.compacted(self.lm.pack(spent), freed=buffers.trim)
@@ -68,7 +78,7 @@ def outlined(model: Model) -> Model:
   if model.checkpoint is None or isinstance(model.lm, reduced.Reduced):
     return model
   found = dataclasses.replace(model, checkpoint=None)
-  vars(found)['params'] = jax.eval_shape(model.lm.pack, model.checkpoint)
+  vars(found)['_packed'] = jax.eval_shape(model.lm.pack, model.checkpoint)
   return found
 
 

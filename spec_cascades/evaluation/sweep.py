@@ -203,6 +203,7 @@ class Run:
                               points=[_plain(p) for p in points])
     journal_lib.check(self.directory / JOURNAL, self.configuration)
     journal_lib.check_rows(self.directory / RESULTS, self.configuration)
+    measured.check(self.directory / SCORES, self.configuration)
     details.check(self)
 
   def _inputs(self) -> dict[str, Any]:
@@ -258,7 +259,7 @@ class Run:
         if out.rows:
           results.write_rows(self.directory / RESULTS, out.rows)
           measured.write(self.directory / SCORES, out.measured,
-                         results.content_key(self.configuration))
+                         self.configuration)
       if out.rows:
         out = details.added(self, journal, programs, figures, out, progress)
       if self.sweep.tensorboard:       # also of a sweep that was run without

@@ -172,16 +172,22 @@ def test_a_tree_has_the_likeliest_of_what_is_expanded(name, target):
           np.testing.assert_allclose(logs[node], behind(path), atol=2e-5)
 
 
-@pytest.mark.parametrize('nodes', [2, 6])
-def test_a_tree_of_more_levels_than_drafts_ends_at_the_cap(nodes):
-  """A path is no longer than the tree, for which the caches have room."""
+def test_a_tree_of_as_many_drafts_as_levels_is_no_chain():
+  """It branches, and ends at the cap with the verifier's own tokens."""
   lm, params, asked = made('toy')
   packed, every = lm.pack(params), []
-  for drafter in (null.Null(), eagle_tree.EagleTree(lm, 6, 2, nodes)):
+  for drafter in (null.Null(), eagle_tree.EagleTree(lm, 6, 2, 6)):
     spec = decode.GenSpecSample(lm.lm, drafter, WIDTH, eos=-1)
     every.append(spec(packed['model'], packed, asked, keys(3),
                       targets.Lossless(), Warp(0.)).tokens)
   np.testing.assert_array_equal(*every)
+  state = INIT(decode.GenSpecSample(lm.lm, drafter, WIDTH), packed['model'],
+               packed, asked, keys(3))
+  ctx = types.Context(state.tokens, state.lengths, state.cache, Warp(), False)
+  draft, _ = drafter.propose(packed, state.drafter, ctx, keys(3))
+  assert draft.max_depth + 1 == drafter.num_nodes and not draft.is_chain
+  assert any(len(set(row)) < 7 for row in np.asarray(
+      draft.tree.parents).tolist())           # siblings
 
 
 SMALL = features.Featured(LM, features.FeatureConfig(1, 4, 8))
@@ -205,6 +211,7 @@ def test_sampled_rows_follow_the_exact_joint(drafter):
     (lambda: eagle.Eagle(SMALL, 0), 'draft length'),
     (lambda: eagle_tree.EagleTree(SMALL, 2, 6, 4), 'width of EagleTree is 6'),
     (lambda: eagle_tree.EagleTree(SMALL, 2, 2, 7), 'nodes of EagleTree is 7'),
+    (lambda: eagle_tree.EagleTree(SMALL, 4, 2, 3), 'nodes of EagleTree is 3'),
     (lambda: features.FeatureConfig(0), 'num_heads of FeatureConfig is 0'),
     (lambda: features.Featured(T5), 'allowed: its 2 heads of 8'),
     (lambda: eagle.Eagle(SMALL, 2).init(None, PROMPT, None, 9),

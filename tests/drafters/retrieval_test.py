@@ -111,7 +111,8 @@ def test_siblings_are_tried_where_there_are_few_nodes(length, nodes):
   got = run(retrieval.Retrieval(length, nodes, 2, 8), STORE)
   np.testing.assert_array_equal(got.tokens, want)
   lines = [[3, 3], [3, 3], [4, 4]]
-  store = suffixes.index(np.concatenate([[1, 2, *line, 6] for line in lines]))
+  store = suffixes.index(
+      np.concatenate([[1, 2, *line, 6] for line in lines]), 6)
   tokens = jnp.zeros((1, 8), jnp.int32).at[0, :3].set(jnp.array([9, 1, 2]))
   ctx = types.Context(tokens, jnp.array([3]), None, Warp(), False)
   drafter = retrieval.Retrieval(4, 5, 4, 8)

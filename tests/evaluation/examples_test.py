@@ -25,3 +25,11 @@ def test_the_digest_covers_every_reference_and_their_order():
 def test_the_first_reference_stands_for_all():
   assert examples.Example(0, 'a', 'b', ('c', 'd')).reference == 'c'
   assert examples.Example(0, 'a', 'b', ()).reference == ''
+
+
+def test_a_table_may_begin_with_the_mark_that_windows_writes(tmp_path):
+  path = tmp_path / 'own.tsv'
+  path.write_text('id\ten\tde\na\tOpen.\tAuf.\n', encoding='utf-8-sig')
+  found, = examples.read(path)
+  assert (found.id, found.source, found.references) == (
+      'a', 'Open.', ('Auf.',))

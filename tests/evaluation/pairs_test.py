@@ -1,6 +1,10 @@
 """Pairs from the disk: what is one, limits, dtypes, progress and memory."""
+from concurrent import futures
+import functools
 import json
 import shutil
+import threading
+import time
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +33,35 @@ import tinypair
 def both(pair_dir, **options):
   return pairs.load(str(pair_dir / 'verifier'), str(pair_dir / 'drafter'),
                     **options)
+
+
+def test_threads_that_ask_at_once_get_the_same_parameters(monkeypatch):
+  """As Python 3.12 has it, whose `cached_property` locks nothing."""
+  class Lockless(functools.cached_property):
+    def __get__(self, instance, owner=None):
+      if instance is None:
+        return self
+      found = vars(instance)
+      if self.attrname not in found:
+        found[self.attrname] = self.func(instance)
+      return found[self.attrname]
+
+  class Slow:
+    def pack(self, params):
+      inside.set()
+      time.sleep(.2)
+      return dict(params)
+
+  packed, inside = Lockless(vars(pairs.Model)['_packed'].func), (
+      threading.Event())
+  packed.__set_name__(pairs.Model, '_packed')
+  monkeypatch.setattr(pairs.Model, '_packed', packed)
+  model = pairs.Model('slow', Slow(), dict(x=jnp.ones(3)), '', 9)
+  with futures.ThreadPoolExecutor(2) as pool:
+    first = pool.submit(lambda: model.params)
+    inside.wait()
+    second = pool.submit(lambda: model.params)
+    assert first.result() is second.result()
 
 
 def nbytes(tree):

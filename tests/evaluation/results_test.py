@@ -13,6 +13,7 @@ import pytest
 
 from spec_cascades import targets
 from spec_cascades.evaluation import journal as journal_lib
+from spec_cascades.evaluation import measured
 from spec_cascades.evaluation import points
 from spec_cascades.evaluation import results
 
@@ -220,6 +221,18 @@ def test_rows_of_another_sweep_are_refused(tmp_path, rows):
       rows[0], sweep=results.content_key(CONFIGURATION))
   results.write_rows(path, [ours])
   journal_lib.check_rows(path, CONFIGURATION)
+
+
+def test_scores_of_another_sweep_are_refused(tmp_path):
+  path = tmp_path / 'scores.jsonl'
+  fakesweep.leave(tmp_path)
+  measured.check(path, dict(made='up'))
+  with pytest.raises(ValueError, match='scores.jsonl belongs to another conf'):
+    measured.check(path, CONFIGURATION)
+  for other in ('', 'no JSON', '[1]\n'):     # none of a sweep's
+    path.write_text(other)
+    measured.check(path, CONFIGURATION)
+  measured.check(tmp_path / 'absent', CONFIGURATION)
 
 
 def test_the_documentation_lists_every_column():

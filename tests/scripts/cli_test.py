@@ -289,6 +289,21 @@ def test_a_text_ends_where_a_line_does_and_nowhere_else(tmp_path, monkeypatch):
   assert _cli.lines(str(path)) == ['Open it.', '\ufeff']
 
 
+def test_a_text_that_is_not_utf8_is_refused(monkeypatch):
+  """Bytes reach Python as surrogates, or an error where it is strict."""
+  read = lambda *args: decode_script._texts(decode_script._flags(args))
+  strict = io.TextIOWrapper(io.BytesIO(b'caf\xe9\n'), 'utf-8')
+  lenient = io.TextIOWrapper(io.BytesIO(b'caf\xe9\n'), 'utf-8',
+                             errors='surrogateescape')
+  for stdin in (strict, lenient):
+    monkeypatch.setattr(sys, 'stdin', stdin)
+    with pytest.raises(ValueError, match='a text that is not UTF-8; give one'):
+      read()
+  with pytest.raises(ValueError, match='a text that is not UTF-8; give one'):
+    read('caf\udce9')
+  assert read('caf\u00e9') == ['caf\u00e9']
+
+
 def test_decode_prints_the_same_traced_or_not(pair_dir, tmp_path):
   path = tmp_path / 'texts.txt'
   path.write_text('Open the file.\n\nSave it.\n')
