@@ -153,7 +153,7 @@ def _programs(programs: Any, hbm: float) -> dict[str, Any]:
                    (programs.prefill, programs.round, programs.loop)):
     print(_memory(found, hbm), flush=True)
     if found.name == 'one round' and not found.excess:
-      print('  exchanged in a round:', _work(found).split('), ', 1)[1])
+      print('  in a round:', _work(found))
     rows[found.name] = _row(found)
   if not found.excess:
     faults = rows[found.name]['faults'] = programs.faults(found)

@@ -50,11 +50,12 @@ def sweep(flags: argparse.Namespace, rest: Sequence[str],
                      'behind --.')
   given, bindings = _cli.parse(sweep_script.parser(), rest)
   files = given.gin_file or [given.config]
-  for path in files:
-    _committed(path)
+  _committed(*files)
   for job in sweep_script.named(given, bindings):
-    for name, value in _written(*job).items():
+    read = {}
+    for name, value in _written(*job, read).items():
       _collected(name, value)
+    _committed(*(path for path in read if path not in files))
   if flags.slices > 1 and given.config:
     raise ValueError(f'Got --slices {flags.slices} with --config {given.config}'
                      '; allowed: one of the two, since --gin_file says that '
@@ -62,6 +63,9 @@ def sweep(flags: argparse.Namespace, rest: Sequence[str],
   if flags.slices > 1 and given.profile:
     raise ValueError(f'Got --slices {flags.slices} with --profile; allowed: '
                      'one of the two, since workers of Ray are not traced.')
+  if given.profile and not _under_runs(given.profile):
+    raise ValueError(f'Got --profile {given.profile!r}; allowed: a folder '
+                     'under runs/, which is what is collected.')
   devices = dict(x.split('=', 1) for x in flags.env).get('DEVICES', '1')
   for job in sweep_script.named(given, bindings):
     _fits(one, *_meshed(devices, _written(*job)))
@@ -95,16 +99,18 @@ def _fits(one: lib.Slice, said: str, devices: int) -> None:
         f'allowed: up to {own}{every}.')
 
 
-def _committed(path: str) -> None:
-  """Refuses a file that HEAD, which is what hosts get, does not have."""
+def _committed(*paths: str) -> None:
+  """Refuses files that HEAD, which is what hosts get, does not have."""
   git = lambda *args: lib.Gcloud()(['-C', str(_cli.ROOT), *args], 'git')
-  ended = git('cat-file', '-e', f'HEAD:{posixpath.normpath(path)}')
-  if ended.code:
-    raise ValueError(f'{path} is not in HEAD, which is what hosts get; commit '
-                     f'it here first ({" ".join(ended.lines)[:200]}).')
-  if git('diff', '--quiet', 'HEAD', '--', path).code:
-    print(f'# {path} has changes that are not committed; hosts get that of '
-          'HEAD')
+  for path in paths:
+    ended = git('cat-file', '-e', f'HEAD:{posixpath.normpath(path)}')
+    if ended.code:
+      raise ValueError(f'{path} is not in HEAD, which is what hosts get; '
+                       'commit it here first '
+                       f'({" ".join(ended.lines)[:200]}).')
+    if git('diff', '--quiet', 'HEAD', '--', path).code:
+      print(f'# {path} has changes that are not committed; hosts get that of '
+            'HEAD')
 
 
 def head(flags: argparse.Namespace) -> str:
@@ -115,13 +121,21 @@ def head(flags: argparse.Namespace) -> str:
                            'git').split()[-1]
 
 
-def _written(files: Sequence[str], bindings: Sequence[str]) -> dict[str, str]:
-  """The last value that each name gets, as text, in files and bindings."""
-  found = {}
+def _written(files: Sequence[str], bindings: Sequence[str],
+             seen: dict[str, None] | None = None) -> dict[str, str]:
+  """The last value that each name gets, as text, in files and bindings.
+
+  Args:
+    files: Of gin.
+    bindings: Of the command line.
+    seen: Gets the files, and what they include.
+  """
+  found, seen = {}, {} if seen is None else seen
 
   def read(path, *above):
     if path in above:
       return                           # gin will say so
+    seen[path] = None
     place = pathlib.Path(path)
     place = place if place.is_file() else _cli.ROOT / path
     if not place.is_file():
@@ -153,9 +167,13 @@ def _collected(name: str, value: str) -> None:
     folder = str(ast.literal_eval(value))
   except (ValueError, SyntaxError):    # another name's value
     return
-  if posixpath.normpath(folder).split('/')[0] != 'runs':
+  if not _under_runs(folder):
     raise ValueError(f'Got {name} {folder!r}; allowed: a folder under runs/, '
                      'which is what is collected.')
+
+
+def _under_runs(folder: str) -> bool:
+  return posixpath.normpath(folder).split('/')[0] == 'runs'
 
 
 def output(flags: argparse.Namespace) -> None:

@@ -21,8 +21,8 @@ def expected(x: hlo.Instruction, models: Sequence[sharding.Sharded],
   """Whether the layouts ask for this exchange in the loop.
 
   Within a group sums of a round's states or logits, and gathers of logits, that
-  is of whole vocabularies; between groups whether all rows are done, and what
-  'fsdp' gathers: weights.
+  is of whole vocabularies, but not of a head that is as large; between groups
+  whether all rows are done, and what 'fsdp' gathers: weights.
 
   Args:
     x: A collective.
@@ -40,8 +40,12 @@ def expected(x: hlo.Instruction, models: Sequence[sharding.Sharded],
   states = 4 * tokens * max(lm.config.emb_dim for lm in models)
   small = lambda n: logits(n) or (x.kind == 'all-reduce' and n <= states)
   if x.within(data, model):
+    heads = {hlo.array(hlo.NAMES.get(y.dtype.name), y.shape)
+             for y in jax.tree.leaves(params)
+             if 'model' in jax.tree.leaves(tuple(y.sharding.spec))}
     return 'model' in cut and x.kind in (
-        'all-reduce', 'all-gather') and all(map(small, x.parts))
+        'all-reduce', 'all-gather') and all(map(small, x.parts)) and not (
+            x.kind == 'all-gather' and heads.intersection(x.arrays))
   if x.group != data:
     return False
   weights = {data * _held(y) for y in jax.tree.leaves(params)

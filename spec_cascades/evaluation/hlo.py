@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import math
 import re
-from typing import Iterable, Iterator, Mapping
+from typing import Any, Iterable, Iterator, Mapping
 
 from spec_cascades.evaluation import groups
 
@@ -80,6 +80,12 @@ class Instruction:
     if not ids:
       return rows != columns           # by size alone
     return ids == list(range(ids[0], ids[0] + columns))
+
+  @property
+  def arrays(self) -> list[tuple[Any, ...]]:
+    """Each array of the result, see `array`."""
+    return [array(kind, map(int, filter(None, shape.split(','))))
+            for kind, shape in _ARRAY.findall(_COMMENT.sub('', self.result))]
 
   @property
   def nbytes(self) -> int:
@@ -247,6 +253,11 @@ def _type_first(text: str) -> tuple[str, str]:
     if x == ' ' and depth == 0:
       return text[:i], text[i:]
   return text, ''
+
+
+def array(kind: str | None, shape: Iterable[int]) -> tuple[Any, ...]:
+  """A type and sizes in order of size, without 1: those of any layout of it."""
+  return kind, *sorted(n for n in shape if n != 1)
 
 
 def array_bytes(types: str) -> list[int]:

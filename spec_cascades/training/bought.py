@@ -10,14 +10,17 @@ from typing import Any, Sequence
 
 import numpy as np
 
+from spec_cascades import sharding
 from spec_cascades import targets
 from spec_cascades import theory
 from spec_cascades import warp
 from spec_cascades.drafters import chain
 from spec_cascades.evaluation import forced
 from spec_cascades.evaluation import foretold
+from spec_cascades.evaluation import meshes
 from spec_cascades.evaluation import pairs
 from spec_cascades.training import data
+from spec_cascades.training import train_step
 from spec_cascades.training import writing
 
 
@@ -50,6 +53,24 @@ class Bought:
     return (f'T={self.temperature:g}, gamma {self.gamma}: {self.decoded:.2f} '
             'tokens a call, predicted '
             f'{foretold.shown(self.predicted, self.decoded)}')
+
+
+def pair_of(update: train_step.Update, params: Any, teacher: Any,
+            corpus: data.ParallelText, layout: sharding.Layout | None = None
+            ) -> pairs.Pair:
+  """A student and its teacher as drafter and verifier.
+
+  Args:
+    update: Whose they are.
+    params: Of the student, in checkpoint layout.
+    teacher: Of the teacher.
+    corpus: Of whose vocabulary they are.
+    layout: Where they lie, if on a mesh.
+  """
+  model = lambda name, lm, own: pairs.Model(
+      name, meshes.placed(lm, layout), own, '', max(corpus.buckets))
+  return pairs.Pair(model('teacher', update.teacher, teacher),
+                    model('student', update.lm, params), corpus.vocabulary, '')
 
 
 def tokens_per_call(pair: pairs.Pair, corpus: data.ParallelText,

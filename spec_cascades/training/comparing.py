@@ -188,7 +188,7 @@ def compare(chosen: Comparison, *, log: Callable[[str], None] = print
 
 def table(rows: Sequence[Mapping[str, Any]], *, seed: int = 0) -> list[str]:
   """Rows of `compare` as lines of Markdown, and how well predictions held."""
-  first, lines, off = rows[0], [], []
+  first, lines, off, warned = rows[0], [], [], []
   for at, cell in enumerate(first['found']):
     lines += [
         f'T={cell["temperature"]:g}, gamma {cell["gamma"]}, '
@@ -204,10 +204,11 @@ def table(rows: Sequence[Mapping[str, Any]], *, seed: int = 0) -> list[str]:
                    f'{"-" if row is first else gain} | {one.decoded:.3f} | '
                    f'{one.predicted:.3f} ({one.off:+.1%}) |')
       off.append(abs(one.off))
+      warned += [f'{row["name"]}: {one.warning}'] * (one.warning is not None)
     lines.append('')
   lines.append(f'Predicted and decoded tokens a call are at most '
                f'{max(off):.1%} apart; aim: {AIM:.0%}.')
-  return lines
+  return lines + warned
 
 
 def _estimates(cell, base, seed):

@@ -21,13 +21,19 @@ import numpy as np
 from spec_cascades import check
 from spec_cascades import decode
 from spec_cascades import targets
+from spec_cascades import theory
 from spec_cascades import warp as warp_lib
 from spec_cascades.drafters import chain
+from spec_cascades.evaluation import forced
 from spec_cascades.evaluation import pairs
 from spec_cascades.evaluation import text
+from spec_cascades.training import bought
 from spec_cascades.training import data
 from spec_cascades.training import replay
 from spec_cascades.training import train_step
+
+
+AGAIN = 16            # requests that an evaluation serves once more
 
 
 @dataclasses.dataclass(frozen=True)
@@ -221,11 +227,33 @@ class Session:
 
   def score(self, params: Any, teacher: Any, memory: replay.Memory
             ) -> tuple[dict[str, float], list[str]]:
-    """Figures over the last requests, and a line that compares the first."""
-    del params, teacher                 # what was decoded says it
+    """Figures over the last requests, and a line that compares the first.
+
+    Some of the last are served once more, with the drafter as it is now: its
+    tokens per call, and what one teacher-forced pass predicts of them.
+    """
     first, last = memory.first(), memory.last()
+    now = self._bought(params, teacher, int(memory.served))
     figures = dict(
         requests=int(memory.served), tokens_per_call=last.tokens_per_call,
         accepted=last.accepted, first_tokens_per_call=first.tokens_per_call,
-        first_accepted=first.accepted)
-    return figures, [f'{first}; {last}']
+        first_accepted=first.accepted, **now.figures)
+    return figures, [f'{first}; {last}', f'now {now}'] + [
+        now.warning] * (now.warning is not None)
+
+  def _bought(self, params, teacher, served):
+    """What the drafter buys on the last requests."""
+    online, draft_params = self.online, self.update.lm.pack(params)
+    ids, found = range(max(0, served - AGAIN), served), []
+    for start in ids[::online.batch]:
+      found += self.serve(draft_params, range(
+          start, min(start + online.batch, served)))
+    texts = [x.tokens for x in found]
+    rates = forced.acceptance(
+        bought.pair_of(self.update, params, teacher, self.corpus),
+        [self.requests[i] for i in ids], texts, targets.Lossless(),
+        warp_lib.Warp(online.temperature))
+    return bought.Bought(
+        online.temperature, online.gamma,
+        theory.tokens_per_call(rates, online.gamma),
+        sum(map(len, texts)) / sum(x.calls for x in found))

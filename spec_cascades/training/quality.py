@@ -9,7 +9,6 @@ import numpy as np
 
 from spec_cascades import sharding as sharding_lib
 from spec_cascades.evaluation import meshes
-from spec_cascades.evaluation import pairs as pairs_lib
 from spec_cascades.evaluation import qualities
 from spec_cascades.training import bought
 from spec_cascades.training import data as data_lib
@@ -122,12 +121,8 @@ class Validation:
     """What the student buys, greedy and sampled."""
     if teacher is None or not self.gamma or self.update.objective is not None:
       return []
-    model = lambda name, lm, params: pairs_lib.Model(
-        name, meshes.placed(lm, self._layout), params, sha256='',
-        max_input_length=max(self.corpus.buckets))
-    pair = pairs_lib.Pair(model('teacher', self.update.teacher, teacher),
-                          model('student', self.update.lm, params),
-                          self.corpus.vocabulary, '')
+    pair = bought.pair_of(self.update, params, teacher, self.corpus,
+                          self._layout)
     return [bought.tokens_per_call(
         pair, self.corpus, [source for source, _ in self.pairs],
         gamma=self.gamma, temperature=temperature, max_length=self.max_length,

@@ -67,6 +67,23 @@ def test_a_cache_below_the_size_of_logits_is_no_logits():
   assert not allowed(f'bf16[1,{NODES},2048]', 'all-gather')
 
 
+def test_a_head_as_large_as_some_logits_is_no_logits():
+  """XL's in bfloat16 has the bytes of 1,024 tokens' logits."""
+  (verifier, _), _ = pair = models(shape=(1, MODEL))
+  cut = verifier.layout.parameter('decoder/logits_dense/kernel',
+                                  (2048, VOCAB), verifier.config)
+  head = jax.ShapeDtypeStruct((2048, VOCAB), jnp.bfloat16, sharding=cut)
+  for result, want in (
+      (f'bf16[2048,{VOCAB}]', False), (f'bf16[{VOCAB},2048]', False),
+      (f'bf16[1,{VOCAB},2048]', False), (f'f32[1024,{VOCAB}]', True),
+      (f'f32[256,4,{VOCAB}]', True)):
+    text = (f'{HEAD}ROOT %x = {result} all-gather(%a), '
+            f'replica_groups=[1,{MODEL}]<=[{MODEL}]\n}}')
+    program = hlo.parse(text)
+    found, = program.reach([program.entry])
+    assert faults.expected(found, pair[0], [head], 256, NODES) == want, result
+
+
 def test_between_groups_only_an_end_and_weights():
   assert allowed('pred[]', 'all-reduce', DATA)
   assert not allowed('f32[2]', 'all-reduce', DATA)

@@ -5,6 +5,7 @@ import math
 import pathlib
 
 import jax
+import jax.numpy as jnp
 import pytest
 
 from spec_cascades.evaluation import chips, faults, hlo, roofline, tpu
@@ -32,6 +33,20 @@ def held(tree):
   """Bytes of arrays on one chip."""
   return sum(x.dtype.itemsize * math.prod(x.sharding.shard_shape(x.shape))
              for x in jax.tree.leaves(tree))
+
+
+@compiles
+def test_libtpu_makes_every_slice_that_is_offered():
+  """And a program for all of its chips."""
+  for kind, chip in chips.CHIPS.items():
+    for number, shape in chip.shapes.items():
+      there = tpu.devices(chips.Topology(kind, shape))
+      assert len(there) == number, (kind, number)
+      mesh = jax.sharding.Mesh(list(there), ('x',))
+      cut = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec('x'))
+      one = jax.ShapeDtypeStruct((number, 8), jnp.float32, sharding=cut)
+      text = jax.jit(lambda x: x.sum(0)).lower(one).compile().as_text()
+      assert 'all-reduce' in text, (kind, number)
 
 
 @compiles

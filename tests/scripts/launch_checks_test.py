@@ -101,7 +101,9 @@ def test_chips_and_hosts_of_a_type(kind, chips, hosts):
     (['sweep', '--slices=2', '--type=v4-8', '--', '--config=configs/gammas.py'],
      'slices 2 with --config configs/gammas.py; allowed: one of the two'),
     (['sweep', '--slices=2', '--type=v4-8', *RUN, '--profile=trace'],
-     'slices 2 with --profile; allowed: one of the two')])
+     'slices 2 with --profile; allowed: one of the two'),
+    (['sweep', *RUN, '--profile=trace'],
+     "profile 'trace'; allowed: a folder under runs/")])
 def test_what_can_not_be_is_refused(world, capsys, flags, what):
   with pytest.raises(ValueError, match=what) as error:
     go(world, *flags)
@@ -145,6 +147,10 @@ def test_files_are_those_of_head(world, capsys, monkeypatch):
   with pytest.raises(ValueError, match="output_dir 'results'; allowed: a fold"):
     go(world, *ask)
   (root / 'b.gin').write_text("include 'a.gin'\n")           # and that it
+  with pytest.raises(ValueError, match='b.gin is not in HEAD'):
+    go(world, *ask)
+  git('add', 'b.gin')
+  git('-c', 'user.name=a', '-c', 'user.email=a@b', 'commit', '-qm', 'b')
   go(world, *ask)
 
 

@@ -64,6 +64,10 @@ def test_a_run_buys_more_than_a_drafter_that_stays(corpus, verifier, tmp_path):
   assert all(x['requests'] == 60 for x in last.values())
   assert last[.1]['tokens_per_call'] > last[0.]['tokens_per_call'] + 1
   assert last[.1]['accepted'] > last[.1]['first_accepted'] + .1
+  assert last[.1]['tokens_per_call_T1'] > last[0.]['tokens_per_call_T1'] + 1
+  for row in last.values():             # 16 texts, by chance at temperature 1
+    assert row['predicted_T1'] == pytest.approx(row['tokens_per_call_T1'], .3)
+  assert any('now T=1, gamma 3: ' in x for x in said)
 
 
 def test_a_run_that_was_cut_off_goes_on_bitwise(corpus, verifier, tmp_path):
