@@ -23,7 +23,9 @@ from spec_cascades.training import checks
 from spec_cascades.training import comparing
 from spec_cascades.training import data
 from spec_cascades.training import distill
+from spec_cascades.training import divergences
 from spec_cascades.training import loop
+from spec_cascades.training import losses
 from spec_cascades.training import start
 from spec_cascades.training import train_step
 from spec_cascades.training import trajectories
@@ -202,6 +204,14 @@ def test_a_comparison_can_be_made(name, bindings, trained, folder):
   assert len(kinds) == trained
 
 
+def test_how_a_student_is_distilled_is_said_by_names(folder):
+  run, _ = made('finetune', folder, f'TEACHER = {SHIPPED!r}',
+                'DIVERGENCE = @divergences.JSD()', 'divergences.JSD.b = 0.2',
+                'MIX = 0.3', 'SHARE = 0.5')
+  assert run.distillation == losses.Distillation(divergences.JSD(.2), .3)
+  assert run.on_policy.share == .5
+
+
 def test_every_file_is_a_run_or_part_of_one():
   assert {*RUNS, *WRITERS, *PARTS} == {path.stem for path in FILES}
   every = ''.join(path.read_text(encoding='utf-8') for path in FILES)
@@ -220,6 +230,7 @@ def test_every_file_is_a_run_or_part_of_one():
     ('drafter', "loop.Run.freeze = ('x',)", "Nothing to freeze matches 'x'"),
     ('drafter', 'loop.Run.mesh = (999, 1)', 'which takes 999 devices'),
     ('drafter', "data.ParallelText.source = 'fr'", 'no text fr'),
+    ('finetune', 'SHARE = 0.5', '0.5 and no teacher'),
     ('drafter_on_policy', 'SHARE = 2.0', 'share of OnPolicy is 2.0'),
     ('drafter_on_policy', 'loop.Run.teacher = None', '0.5 and no teacher'),
     ('cllm', 'GUESSES = 0', 'allowed: guesses above 0'),
