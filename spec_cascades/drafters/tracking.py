@@ -30,6 +30,9 @@ class Tracking(Around):
   slow R + (1 - slow) r. The threshold should be t' = t + step if R <= goal,
   t - step if not, and becomes keep t + (1 - keep) t', within [0, 1].
 
+  Numbers are those of the authors' code, which begins with R at 0 and looks at
+  the probability of the token that was drawn, not at max q.
+
   Attributes:
     chain: Drafts at most `chain.length` tokens; its own stop is not used.
     goal: Share of drafts that should be accepted.
@@ -45,7 +48,7 @@ class Tracking(Around):
   goal: float | Float[Array, '*B'] = 0.9
   threshold: float | Float[Array, '*B'] = 0.6
   slow: float | Float[Array, '*B'] = 0.5
-  step: float | Float[Array, '*B'] = 0.1
+  step: float | Float[Array, '*B'] = 0.01
   keep: float | Float[Array, '*B'] = 0.9
 
   def validate(self, batch: int | None = None) -> None:
