@@ -41,22 +41,25 @@ def get_sweep() -> list[tuple[str, tuple[str, ...], tuple[str, ...]]]:
           file=sys.stderr)
   else:
     found.append(('smollm2', ('gin/sweeps/drafters_decoder.gin', DETAILS), (
-        f'VERIFIER = {weights!r}', 'EXAMPLES = 20', *_searched(weights))))
+        f'VERIFIER = {weights!r}', f'DRAFTER = {weights!r}', 'EXAMPLES = 20',
+        *_decoders(weights))))
   return found
 
 
-def _searched(weights):
-  """The curve of the sublayers that a search chose for SmolLM2, if one did."""
+def _decoders(weights):
+  """Curves for SmolLM2: TriForce, with itself as the small model, and what it
+  leaves out, if a search chose that."""
+  curves = ['lookup', 'jacobi', 'lookahead', 'exit', 'pipelined', 'retrieved',
+            'triforce']
   place = f'{instances.OUT}/smollm2_sublayers'
   if not pathlib.Path(place, 'skipped.json').exists():
     print('left out: SmolLM2 without some of its sublayers; python scripts/'
           f'search_layers.py --verifier {weights} --corpora debian_ende '
           f'--texts 16 --max_length 32 --trials 60 --output {place}',
           file=sys.stderr)
-    return ()
+    return (_curves(curves),)
   return (f"SUBLAYERS = 'sublayers:{place}'", _curves(
-      ('lookup', 'jacobi', 'lookahead', 'sublayers', 'exit', 'pipelined',
-       'retrieved')))
+      ['sublayers', *curves]))
 
 
 def _curves(names):

@@ -113,7 +113,7 @@ class SpeculativeModel(models.EncoderDecoderModel):
       batch: `encoder_input_tokens` [B, I], and `decoder_input_tokens` [B, L],
         of which only the width is read.
       rng: Of the samples, seed 0 if None. An example's sample depends on this
-        and on its input, not on its batch.
+        and on its input, not on its batch-mates; T5X has another a batch.
       flax_mutables: Holds the verifier's parameters.
 
     Returns:

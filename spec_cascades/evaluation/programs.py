@@ -240,6 +240,22 @@ def bucket_of(length: int, buckets: Iterable[Bucket]) -> Bucket:
   return min(fitting, key=lambda b: b.width)
 
 
+def check_room(name: Any, length: int, buckets: Iterable[Bucket],
+               pair: pairs.Pair) -> None:
+  """Refuses an example that no bucket holds, or with its answer no model.
+
+  Args:
+    name: Of the example.
+    length: Tokens of its input.
+    buckets: To choose from.
+    pair: Whose decoder reads input and answer, if it has no encoder.
+  """
+  bucket = bucket_of(length, buckets)
+  if pair.prompt is text.prefix_prompt:
+    text.check_context(f'Example {name}', length, bucket.max_length,
+                       pair.vocabulary)
+
+
 class Prompts:
   """Examples by bucket, as prompts and keys on the device.
 

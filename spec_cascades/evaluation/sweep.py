@@ -194,8 +194,8 @@ class Run:
         what=f'Example {texts[i].id}', cut=self.source.cut))
     one_text = self.pair.prompt is text.prefix_prompt
     self.starts = [len(row) if one_text else 1 for row in self.rows]
-    for row in self.rows:
-      programs_lib.bucket_of(len(row), self.buckets)
+    for example, row in zip(texts, self.rows):
+      programs_lib.check_room(example.id, len(row), self.buckets, self.pair)
     self.inputs = self._inputs()
     self.points = {results.content_key(dict(self.inputs, point=_plain(p))): p
                    for p in points}

@@ -4,7 +4,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import pathlib
-from typing import Mapping, Sequence
+from typing import Any, Mapping, Sequence
 
 import jax.numpy as jnp
 import numpy as np
@@ -114,3 +114,13 @@ def encoder_prompt(rows: Sequence[Sequence[int]], width: int) -> types.Prompt:
   b = len(rows)
   return types.Prompt(jnp.zeros((b, 1), jnp.int32), jnp.ones(b, jnp.int32),
                       jnp.asarray(pad(rows, width)))
+
+
+def check_context(what: str, length: int, new: int, vocabulary: Any) -> None:
+  """Refuses a prompt of a decoder, if with `new` tokens it would be too long.
+  """
+  most = vocabulary.context
+  if most is not None and length + new > most:
+    raise ValueError(f'{what} has {length} tokens, its answer up to {new}; the '
+                     f'model takes {most} in all. Give a shorter text, or a '
+                     'smaller max_length.')

@@ -95,7 +95,11 @@ class Translator:
 
   def encode(self, source: str, what: str = 'The input') -> list[int]:
     """Tokens of an input; ValueError if it is empty or too long."""
-    return examples.encode(self._pair.vocabulary, source, self.limit, what=what)
+    words = self._pair.vocabulary
+    found = examples.encode(words, source, self.limit, what=what)
+    if self._pair.prompt is text.prefix_prompt:
+      text.check_context(what, len(found), self._settings.max_length, words)
+    return found
 
   def __call__(self, tokens: list[int], index: int = 0) -> Iterator[Step]:
     """Decodes one input, round by round.

@@ -42,14 +42,15 @@ def lookup(row, *, length, order):
     ([5, 6, 7, 8, 5, 6], 3, 2, [7, 8, 5]),     # the example of the docstring
     ([5, 6, 7, 8, 5, 6], 2, 2, [7, 8]),
     ([5, 6, 7, 8, 5, 6], 3, 1, [7, 8, 5]),
-    ([1, 2, 1, 3, 1], 3, 1, [3, 1]),           # the latest, and what there is
+    ([5, 6, 7, 8, 5, 6], 6, 2, [7, 8, 5, 6, 7, 8]),      # and once more
+    ([1, 2, 1, 3, 1], 3, 1, [3, 1, 3]),        # the latest
     ([1, 2, 3, 4], 3, 1, []),                  # no match
     ([1], 3, 1, []), ([1], 3, 3, []),          # too short to match
-    ([1, 1], 3, 2, [1]),
-    ([7, 7], 3, 1, [7]),
+    ([1, 1], 3, 2, [1, 1, 1]),
+    ([7, 7], 3, 1, [7, 7, 7]),
     ([1, 2, 9, 3, 2, 8, 1, 2], 2, 3, [9, 3]),  # 1 2 rather than the later 2
     ([1, 2, 9, 3, 2, 8, 4, 2], 2, 3, [8, 4]),  # one less, where 4 2 is new
-    ([0, 0, 0], 3, 2, [0])])                   # padding is no match
+    ([0, 4, 0], 3, 2, [4, 0, 4])])             # padding is no match
 def test_continuations(row, length, order, want):
   assert lookup(row, length=length, order=order) == want
 
@@ -82,6 +83,17 @@ def test_greedy_tokens_of_an_encoder_decoder_stay_the_same(drafter, own):
   got, want = run(drafter, own), run(null.Null(), None)
   np.testing.assert_array_equal(got.tokens, want.tokens)
   assert (got.stats.accepted > 0).any()
+
+
+def test_a_loop_is_drafted_to_the_full_length():
+  """A model that counts 0 1 2 3 4 0 ..., and drafts of two periods."""
+  token = jnp.arange(5)
+  count = jnp.full((5, 5, 5), -9.).at[:, token, (token + 1) % 5].set(9.)
+  prompt = types.Prompt(jnp.array([[0, 1, 2, 3, 4, 0]]), jnp.array([6]))
+  spec = decode.GenSpecSample(LM, ngram.NGram(9, 2), 26, eos=-1)
+  state = spec(count, None, prompt, keys(1), targets.Lossless(), Warp(0.))
+  assert state.tokens[0].tolist() == [i % 5 for i in range(26)]
+  assert state.stats.rounds[0] == 2 and state.stats.accepted[0] == 18
 
 
 def test_a_repetitive_text_takes_few_rounds():

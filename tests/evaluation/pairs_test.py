@@ -20,6 +20,7 @@ from spec_cascades.checkpoints import loading
 from spec_cascades.checkpoints import native
 from spec_cascades.drafters import chain
 from spec_cascades.evaluation import pairs
+from spec_cascades.evaluation import programs
 from spec_cascades.evaluation import text
 from spec_cascades.evaluation import translate
 from spec_cascades.models import products
@@ -80,6 +81,29 @@ def test_only_relative_positions_go_beyond_what_a_tokenizer_says(
   pair = pairs.load(str(tmp_path / 'b'), None)
   assert pair.max_input_length == limit
   assert native.read_config(tmp_path / 'b')['max_input_length'] == limit
+
+
+def test_a_prompt_and_its_answer_fit_what_a_decoder_takes(tmp_path):
+  """Nine tokens in all: what could not be written is refused, not cut."""
+  hubs.save('smollm2', tmp_path / 'a')
+  hubs.words(tmp_path / 'a', model_max_length=9)
+  pair = pairs.load(str(tmp_path / 'a'), None)
+  source = 'Open the file.'
+  taken = len(pair.vocabulary.encode(source))
+  for new, fits in ((8 - taken, True), (9 - taken, True), (10 - taken, False)):
+    decoder = translate.Translator(
+        pair, translate.Settings(drafter='null', max_length=new))
+    bucket = programs.Bucket(8, new)
+    if fits:
+      assert len(decoder.encode(source)) == taken
+      programs.check_room('x', taken, [bucket], pair)
+      continue
+    match = (f'has {taken} tokens, its answer up to {new}; the model takes 9 '
+             'in all. Give')
+    with pytest.raises(ValueError, match=f'The input {match}'):
+      decoder.encode(source)
+    with pytest.raises(ValueError, match=f'Example x {match}'):
+      programs.check_room('x', taken, [bucket], pair)
 
 
 def test_a_gemma_3_may_have_a_token_for_images_without_an_embedding(
