@@ -10,7 +10,8 @@ sampled, lossless, with tokens per call, acceptance by position, speed-up over
 the verifier alone, and how the time of a decode splits: docs/drafters.md has
 that of 2026-11-27, 16 minutes on two fast cores. And runs/drafters/joint,
 space, cllm and exit: those that have a verifier of their own (in
-docs/drafters.md, too), and runs/drafters/smollm2.
+docs/drafters.md, too), and runs/drafters/smollm2, whose small model, for
+TriForce, is itself once more.
 """
 import importlib.util
 import pathlib

@@ -242,7 +242,9 @@ class Sharded:
 
   @property
   def config(self) -> Any:
-    return getattr(self.lm, 'config', None)
+    """The model's, or that of the one that a part is beside."""
+    inner = getattr(self.lm, 'lm', None)
+    return getattr(self.lm, 'config', getattr(inner, 'config', None))
 
   def pack(self, params: Any) -> Any:
     """Checkpoint layout -> decode layout, on the mesh."""

@@ -228,7 +228,7 @@ def test_a_chain_is_the_tree_without_branches(seed, last, law):
   nodes = jax.tree.map(lambda x: x[0], types.chain(tokens, jnp.array([last])))
   draft = types.Draft(
       nodes, types.Prediction(jnp.log(q), q) if law == 'sampled' else None,
-      jnp.int32(0), law, 3, False)
+      jnp.int32(0), law, 3, full=False)
   got, want = (jax.device_get(f(KEYS, draft, pi)) for f in (judge, walk))
   np.testing.assert_array_equal(got.count, want.count)
   np.testing.assert_array_equal(got.next_token, want.next_token)

@@ -50,12 +50,12 @@ def sweep(flags: argparse.Namespace, rest: Sequence[str],
                      'behind --.')
   given, bindings = _cli.parse(sweep_script.parser(), rest)
   files = given.gin_file or [given.config]
+  read = dict.fromkeys(files)
   _committed(*files)
   for job in sweep_script.named(given, bindings):
-    read = {}
     for name, value in _written(*job, read).items():
       _collected(name, value)
-    _committed(*(path for path in read if path not in files))
+  _committed(*list(read)[len(files):])
   if flags.slices > 1 and given.config:
     raise ValueError(f'Got --slices {flags.slices} with --config {given.config}'
                      '; allowed: one of the two, since --gin_file says that '

@@ -177,7 +177,7 @@ def check(path: pathlib.Path, configuration: dict[str, Any]) -> None:
       head = json.loads(file.readline())
     except ValueError:
       return
-  if isinstance(head, dict) and head.get(
+  if isinstance(head, dict) and head.get('kind') == 'scores' and head.get(
       'sweep') != results.content_key(configuration):
     raise ValueError(f'{path} belongs to another configuration; choose another '
                      'OUTPUT_DIR or move the file away.')
@@ -222,5 +222,5 @@ def read(path: pathlib.Path, journal: pathlib.Path) -> Measured:
         seed=head['seed'], validation=head['validation'])
   except (ValueError, TypeError, KeyError) as error:
     raise ValueError(f'{path} does not belong to the journal beside it '
-                     f'({error}); give the command of the sweep again, which '
-                     'writes it anew.') from None
+                     f'({error}); move it away and give the command of the '
+                     'sweep again, which writes it anew.') from None

@@ -103,7 +103,7 @@ def placed(lm: Any, layout: sharding.Layout | None) -> Any:
 def bare(lm: Any) -> Any:
   """The model itself: with all its tokens, wherever it lies."""
   lm = reduced.whole(lm)
-  return lm.lm if isinstance(lm, sharding.Sharded) else lm
+  return reduced.whole(lm.lm) if isinstance(lm, sharding.Sharded) else lm
 
 
 def layout_of(lm: Any) -> sharding.Layout | None:

@@ -233,13 +233,17 @@ class Session:
     tokens per call, and what one teacher-forced pass predicts of them.
     """
     first, last = memory.first(), memory.last()
-    now = self._bought(params, teacher, int(memory.served))
+    now = self._bought(params, teacher, min(int(memory.served),
+                                            len(self.requests)))
     figures = dict(
         requests=int(memory.served), tokens_per_call=last.tokens_per_call,
         accepted=last.accepted, first_tokens_per_call=first.tokens_per_call,
         first_accepted=first.accepted, **now.figures)
-    return figures, [f'{first}; {last}', f'now {now}'] + [
-        now.warning] * (now.warning is not None)
+    lines = [f'{first}; {last}', f'now {now}']
+    # Of a few texts that are drawn, chance alone may be more than it tolerates.
+    if now.warning is not None and not self.online.temperature:
+      lines.append(now.warning)
+    return figures, lines
 
   def _bought(self, params, teacher, served):
     """What the drafter buys on the last requests."""

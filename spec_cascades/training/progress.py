@@ -44,14 +44,14 @@ class Progress:
       self._writer.close()
 
   def add(self, step: int, metrics: Mapping[str, Any],
-          where: Callable[[], str], saved: int | None) -> None:
+          where: Callable[[], str], saved: Callable[[], int | None]) -> None:
     """Notes a step that is done.
 
     Args:
       step: Its number, from 1.
       metrics: Means per token, and `tokens`.
       where: Its batch, in words.
-      saved: The step of the newest checkpoint.
+      saved: Says the step of the newest checkpoint.
 
     Raises:
       ValueError: The loss or the gradient is not finite.
@@ -59,7 +59,7 @@ class Progress:
     for what, name in (('loss', 'loss'), ("gradient's norm", 'norm')):
       if not math.isfinite(metrics[name]):
         raise ValueError(f'The {what} is {float(metrics[name])} at step {step} '
-                         f'({where()}). {remedy(saved)}')
+                         f'({where()}). {remedy(saved())}')
     self._steps.append(metrics)
 
   def report(self, step: int) -> None:

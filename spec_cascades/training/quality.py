@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import collections
+import hashlib
 from typing import Any, Sequence
 
 import jax
@@ -78,6 +79,15 @@ class Validation:
     self.pairs, self._batches = _measured(corpus, split)
     order = np.random.default_rng(0).permutation(len(self.pairs))
     self.pairs = [self.pairs[i] for i in order[:sentences]]
+
+  @property
+  def digest(self) -> str:
+    """Of what is decoded and of the batches that are measured."""
+    found = hashlib.sha256(repr(self.pairs).encode())
+    for batch in self._batches:
+      for name, array in sorted(batch.items()):
+        found.update(f'{name}{array.shape}'.encode() + array.tobytes())
+    return found.hexdigest()
 
   def __call__(self, params: Any, teacher: Any = None
                ) -> tuple[dict[str, float], list[str]]:

@@ -24,7 +24,8 @@ class Saver:
     self._manager, self._begun = manager, None
 
   def newest(self) -> int | None:
-    """The step of the newest checkpoint."""
+    """The step of the newest checkpoint that is whole; waits for the last."""
+    self.wait()
     return self._manager.latest_step()
 
   def __call__(self, step: int, whole: Any, params: Any) -> None:
@@ -39,7 +40,6 @@ class Saver:
       ValueError: They are not finite, there is no room, or the checkpoint
         before could not be written.
     """
-    self.wait()
     if self.newest() == step:
       return
     if not _finite(params):

@@ -119,7 +119,8 @@ def read(source: loading.Source, on: sharding.Layout | None
 
 def _contents(path, lm, words, on):
   """Parameters of a checkpoint or a run."""
-  if (pathlib.Path(path).expanduser() / SAVES).is_dir():
+  run = (pathlib.Path(path).expanduser() / SAVES).is_dir()
+  if run and (on is None or isinstance(lm, reduced.Around)):
     return restore(path)[0]
   source = checkpoints.source_of(path)
   # What has to grow, or gets a part beside it, is read whole.

@@ -54,7 +54,8 @@ class Offline:
 
     All processes have to ask.
     """
-    hosts.together(lambda: self._validation)
+    texts = hosts.together(lambda: self._validation).digest
+    hosts.alike('the texts to evaluate on', texts)
 
   @functools.cached_property
   def _validation(self):
@@ -87,7 +88,7 @@ class Steps:
     progress: Is told of every step.
     lessons: Where batches come from, such as `Offline`.
     memory: What it remembers.
-    saved: Returns the step of the newest checkpoint.
+    saved: Returns the step of the newest checkpoint that is whole.
   """
 
   def __init__(self, run: Any, update: train_step.Update,
@@ -125,7 +126,7 @@ class Steps:
     while len(self._pending) > most:
       at, metrics = self._pending.popleft()
       self._progress.add(at, jax.device_get(metrics), functools.partial(
-          self._lessons.where, at - 1), self._saved())
+          self._lessons.where, at - 1), self._saved)
 
   def due(self, every: int) -> bool:
     """Whether what comes every so many steps, and at the end, comes now."""

@@ -9,7 +9,7 @@ import pytest
 from spec_cascades.checkpoints import (
     gguf_config, gguf_file, loading, native, orbax, t5x)
 from spec_cascades.models import gemma, t5
-from spec_cascades.training import loop
+from spec_cascades.training import saving
 from tests import ggufs
 from tests.checkpoints import hub_memory_test as hub, orbax_gemma_test
 import tinypair
@@ -75,7 +75,7 @@ def write_run(place, _, config=WIDE_T5):
   orbax.describe(place, lm, {native.VOCABULARY: words})
   state = dict(step=np.int32(3), params=nested(lm))
   with ocp.CheckpointManager(place / 'checkpoints') as saves:
-    saves.save(3, args=loop.saved(state))
+    saves.save(3, args=saving.saved(state))
     saves.wait_until_finished()
   return place
 

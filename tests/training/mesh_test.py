@@ -21,11 +21,14 @@ import tinypair
 from spec_cascades.evaluation import meshes
 from spec_cascades.evaluation import text
 from spec_cascades.models import gemma
+from spec_cascades.models import heads
 from spec_cascades.models import t5
+from spec_cascades.training import ahead
 from spec_cascades.training import data
 from spec_cascades.training import distill
 from spec_cascades.training import loop
 from spec_cascades.training import optimizers
+from spec_cascades.training import policies
 from spec_cascades.training import progress
 from spec_cascades.training import sharding
 from spec_cascades.training import start
@@ -186,6 +189,25 @@ def written(directory):
   return out
 
 
+def headed(directory):
+  """What a run of heads is found to be, whose verifier writes some texts."""
+  out = []
+  for mesh in (ONE, (2, 2)):
+    place = directory / f'headed{mesh[0]}'
+    place.mkdir()
+    for path in directory.glob('*.*'):
+      (place / path.name).symlink_to(path)
+    run = run_of(place, mesh, heads.Headed(T5, heads.HeadsConfig(2)), steps=2,
+                 eval_every=2, eval_sentences=3, eval_batch=3, max_length=12)
+    loop.train(dataclasses.replace(
+        run, objective=ahead.Ahead(), on_policy=policies.OnPolicy(1.),
+        corpus=dataclasses.replace(run.corpus, packed=False)),
+               log=lambda line: None)
+    row = (place / 'run/metrics.jsonl').read_text().splitlines()[-1]
+    out.append({key: x for key, x in json.loads(row).items() if key != 'time'})
+  return out
+
+
 def main():
   jax.config.update('jax_numpy_rank_promotion', 'raise')
   directory, part = pathlib.Path(sys.argv[1]), sys.argv[2]
@@ -195,7 +217,8 @@ def main():
         dict(mesh=(4, 1), rules='fsdp'), FSDP), refused=refused(directory))
   else:
     found = dict(gemma=stepped(directory, GEMMA, dict(mesh=OURS), FSDP),
-                 resumed=resumed(directory), written=written(directory))
+                 resumed=resumed(directory), written=written(directory),
+                 headed=headed(directory))
   print(json.dumps(found))
 
 
@@ -312,3 +335,10 @@ def test_a_mesh_that_can_not_be_is_refused(quick):
 @pytest.mark.slow
 def test_a_verifier_on_a_mesh_writes_the_same_corpus(thorough):
   assert thorough['written'] == [20, 20, 20]
+
+
+@pytest.mark.slow
+def test_heads_are_trained_and_measured_on_a_mesh(thorough):
+  alone, mesh = thorough['headed']
+  assert {'bleu', 'validation_loss', 'validation_agreement_0'} <= set(alone)
+  assert mesh == pytest.approx(alone, rel=1e-4)
