@@ -68,9 +68,10 @@ class Reduced(Around):
       raise ValueError(f'Got a draft vocabulary of shape {tokens.shape}; this '
                        f'model has ({self.size},).')
     check_tokens(tokens, self.vocab_size)
-    tokens, packed = tokens.astype(np.int32), self.lm.pack(params['model'])
     everywhere = getattr(self.lm, 'everywhere', jnp.asarray)   # of a mesh
-    return dict(model=self.lm.narrow(packed, tokens), tokens=everywhere(tokens))
+    tokens, packed = (everywhere(tokens.astype(np.int32)),
+                      self.lm.pack(params['model']))
+    return dict(model=self.lm.narrow(packed, tokens), tokens=tokens)
 
   def init(self, params: Any, prompt: types.Prompt, capacity: int) -> Any:
     """The cache of `lm`."""

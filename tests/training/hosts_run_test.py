@@ -106,17 +106,27 @@ def test_two_processes_train_as_one(corpus, tmp_path, rules):
   assert [x['step'] for x in lines] == [2, 4, 4]
 
 
+REDUCED = """
+from spec_cascades.models import reduced
+loop.Run.lm = @reduced.Reduced()
+reduced.Reduced.lm = @t5.T5()
+reduced.Reduced.size = 200
+"""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize('rules', ['tensor', 'fsdp'])
+@pytest.mark.parametrize('rules,own', [
+    ('tensor', ''), ('fsdp', ''), ('tensor', REDUCED)],
+                         ids=['tensor', 'fsdp', 'reduced'])
 def test_two_processes_write_and_measure_as_one(corpus, teacher, tmp_path,
-                                                rules):
+                                                rules, own):
   """A student's own texts and its figures, by models that no device holds."""
   numbers = recipe(steps=4, warmup=2, cooldown=0, save_every=4, eval_every=2,
                    log_every=4, eval_sentences=3, eval_batch=2, gamma=2)
   more = STUDENT.format(teacher=str(teacher)).replace('0.5', '0.75')
   for name, count, mesh in (('two', 2, MESH), ('one', 1, '')):
     trained(tmp_path / name, corpus, numbers, count,
-            f'{more}{mesh}loop.Run.rules = {rules!r}\n')
+            f'{more}{own}{mesh}loop.Run.rules = {rules!r}\n')
   found = [[json.loads(x) for x in (
       tmp_path / name / 'run/metrics.jsonl').read_text().splitlines()]
            for name in ('two', 'one')]

@@ -189,6 +189,19 @@ def written(directory):
   return out
 
 
+def begun(directory):
+  """Whether a run starts from another's parameters, read in parts."""
+  run = run_of(directory, OURS, rules='fsdp', steps=0)
+  run = dataclasses.replace(run, init_from=str(directory / 'whole/run'),
+                            model_dir=str(directory / 'begun'))
+  want, _ = start.restore(run.init_from)
+  with mock.patch.object(start, 'restore', None):
+    state = loop.train(run, log=lambda line: None)
+  cut = [x for x in jax.tree.leaves(state.params) if x.addressable_shards[
+      0].data.size < x.size]
+  return apart(state.params, want), len(cut)
+
+
 def headed(directory):
   """What a run of heads is found to be, whose verifier writes some texts."""
   out = []
@@ -218,7 +231,7 @@ def main():
   else:
     found = dict(gemma=stepped(directory, GEMMA, dict(mesh=OURS), FSDP),
                  resumed=resumed(directory), written=written(directory),
-                 headed=headed(directory))
+                 headed=headed(directory), begun=begun(directory))
   print(json.dumps(found))
 
 
@@ -342,3 +355,9 @@ def test_heads_are_trained_and_measured_on_a_mesh(thorough):
   alone, mesh = thorough['headed']
   assert {'bleu', 'validation_loss', 'validation_agreement_0'} <= set(alone)
   assert mesh == pytest.approx(alone, rel=1e-4)
+
+
+@pytest.mark.slow
+def test_a_run_starts_from_another_read_in_parts(thorough):
+  apart_by, cut = thorough['begun']
+  assert apart_by == 0 and cut > 6
