@@ -8,7 +8,7 @@ Where requirements-weights.txt is installed, SmolLM2 is swept, too.
 Result: runs/drafters/ende: every drafter of gin/sweeps/drafters.gin, greedy and
 sampled, lossless, with tokens per call, acceptance by position, speed-up over
 the verifier alone, and how the time of a decode splits: docs/drafters.md has
-that of 2026-11-27, 16 minutes on two fast cores. And runs/drafters/joint,
+that of 2026-11-28, 25 minutes on two cores of a Xeon. And runs/drafters/joint,
 space, cllm and exit: those that have a verifier of their own (in
 docs/drafters.md, too), and runs/drafters/smollm2, whose small model, for
 TriForce, is itself once more.
