@@ -68,17 +68,21 @@ def t5x(root, script, **bindings):
   assert done.returncode == 0, done.stderr[-3000:]
 
 
-def trained(root, script, start, steps, **bindings):
+# What takes long, and is on by default.
+LEAN = {'train.infer_eval_dataset_cfg': None,
+        'train/utils.DatasetConfig.pack': False,
+        'train_eval/utils.DatasetConfig.pack': False}
+
+
+def trained(root, script, start, steps, lean=True, **bindings):
   """The directory of a training run."""
-  directory = root / script
+  directory = root / (script if lean else f'{script}_whole')
   t5x(root, script, INITIAL_CHECKPOINT_PATH=str(start), TRAIN_STEPS=steps,
       MODEL_DIR=str(directory), BATCH_SIZE=8, RANDOM_SEED=0, EVAL_STEPS=1,
       EVAL_PERIOD=20, **{
           'utils.SaveCheckpointConfig.period': 20,
-          'train.infer_eval_dataset_cfg': None,
-          'train/utils.DatasetConfig.seed': 0,
-          'train/utils.DatasetConfig.pack': False,
-          'train_eval/utils.DatasetConfig.pack': False, **bindings})
+          'train/utils.DatasetConfig.seed': 0, **(LEAN if lean else {}),
+          **bindings})
   return directory
 
 
@@ -138,3 +142,15 @@ def test_a_drafter_goes_through_t5x_and_back(root):
       RULE='Chow', ALPHA=0.5, GAMMA=3, TEMPERATURE=1.0)
   path, = (root / 'eval').rglob('*-metrics.jsonl')
   assert json.loads(path.read_text())['tokens_per_call'] > 1
+
+
+def test_a_drafter_is_distilled_as_the_file_has_it(root):
+  """Packed examples, and texts that T5X decodes with it as it trains."""
+  whole = trained(root, 'distill', root / 'drafter' / 'checkpoint_0', 20, False,
+                  VERIFIER_PATH=str(root / 'verifier'), **{
+                      'utils.RestoreCheckpointConfig.fallback_to_scratch': True,
+                      'utils.RestoreCheckpointConfig.assignment_map':
+                          [('state/param_states.*', None)]})
+  assert (whole / 'checkpoint_20').is_dir()
+  path, = whole.rglob('inference_eval/**/*-metrics.jsonl')
+  assert json.loads(path.read_text().splitlines()[-1])['tokens_per_call'] >= 1
