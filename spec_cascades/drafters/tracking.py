@@ -30,8 +30,9 @@ class Tracking(Around):
   slow R + (1 - slow) r. The threshold should be t' = t + step if R <= goal,
   t - step if not, and becomes keep t + (1 - keep) t', within [0, 1].
 
-  Numbers are those of the authors' code, which begins with R at 0 and looks at
-  the probability of the token that was drawn, not at max q.
+  goal, slow, step and keep are those of the authors' code. That begins with R
+  at 0 and t at 0.8 or 0.5, looks at the probability of the drawn token, not at
+  max q, and lowers t only behind a draft that was stopped.
 
   Attributes:
     chain: Drafts at most `chain.length` tokens; its own stop is not used.

@@ -101,8 +101,8 @@ def test_greedy_tokens_are_those_without_drafts():
 
 
 @pytest.mark.parametrize('length,nodes', [(6, 2), (4, 5)])
-def test_siblings_are_tried_where_there_are_few_nodes(length, nodes):
-  """They go to the cap, and as many nodes as levels are no chain."""
+def test_few_nodes_behind_many_levels_decode_to_the_cap(length, nodes):
+  """A path is no longer than the tree, for which the caches have room."""
   lm = toy.ToyLM(layers=1, width=8)
   params = lm.pack(lm.init_params(jax.random.key(4)))
   run = lambda drafter, store: decode.GenSpecSample(lm, drafter, 40, eos=-1)(
@@ -110,6 +110,10 @@ def test_siblings_are_tried_where_there_are_few_nodes(length, nodes):
   want = run(null.Null(), None).tokens
   got = run(retrieval.Retrieval(length, nodes, 2, 8), STORE)
   np.testing.assert_array_equal(got.tokens, want)
+
+
+def test_as_many_nodes_as_levels_are_no_chain():
+  """Behind 1 2: 3 3 twice, 4 4 once."""
   lines = [[3, 3], [3, 3], [4, 4]]
   store = suffixes.index(
       np.concatenate([[1, 2, *line, 6] for line in lines]), 6)
