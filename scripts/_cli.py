@@ -56,6 +56,12 @@ def add_hosts(parser: argparse.ArgumentParser) -> None:
   add('--process_id', type=int, help='which this is, from 0')
 
 
+def named_hosts(flags: argparse.Namespace) -> bool:
+  """Whether a flag of `add_hosts` is given."""
+  return (flags.coordinator, flags.num_processes,
+          flags.process_id) != (None, None, None)
+
+
 def join(flags: argparse.Namespace, **how: Any) -> None:
   """Joins the other processes that the flags or the environment name.
 

@@ -44,7 +44,8 @@ def main(args: Sequence[str]) -> None:
     jobs = named(flags, bindings)
   except ValueError as error:          # the others are told, too
     wrong = error
-  _cli.join(flags, mesh=max(map(devices, jobs), default=1))
+  if _cli.named_hosts(flags) or all(map(joins, jobs)):
+    _cli.join(flags, mesh=max(map(devices, jobs), default=1))
   if wrong:
     raise wrong
   if flags.profile:
@@ -168,6 +169,17 @@ def devices(job: Job) -> int:
     return described(*job).mesh.size
   except ValueError:
     return 1                 # to be said when all processes are there
+
+
+def joins(job: Job) -> bool:
+  """Whether processes decode a sweep together, where the environment says so.
+
+  Not for a sweep whose workers are elsewhere: on a host of a slice, say.
+  """
+  try:
+    return described(*job).executor.joins
+  except ValueError:
+    return True
 
 
 def checked(files: Sequence[str], bindings: Sequence[str]) -> Any:

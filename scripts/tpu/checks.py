@@ -33,8 +33,10 @@ def numbers(flags: argparse.Namespace) -> None:
 
 
 def sweep(flags: argparse.Namespace, rest: Sequence[str],
-          one: lib.Slice) -> None:
+          one: lib.Slice) -> int:
   """Refuses what scripts/sweep.py would refuse on a host, as far as is seen.
+
+  Returns how many devices decode together.
 
   Args:
     flags: Of the launcher.
@@ -44,7 +46,7 @@ def sweep(flags: argparse.Namespace, rest: Sequence[str],
   if wrong := [x for x in flags.env if not re.match(r'[A-Za-z_]\w*=', x)]:
     raise ValueError(f'Got --env {wrong[0]!r}; allowed: NAME=VALUE.')
   if flags.action not in RUNS:
-    return
+    return 1
   if not rest:
     raise ValueError('Nothing to run; give the flags of scripts/sweep.py '
                      'behind --.')
@@ -67,20 +69,30 @@ def sweep(flags: argparse.Namespace, rest: Sequence[str],
     raise ValueError(f'Got --profile {given.profile!r}; allowed: a folder '
                      'under runs/, which is what is collected.')
   devices = dict(x.split('=', 1) for x in flags.env).get('DEVICES', '1')
-  for job in sweep_script.named(given, bindings):
-    _fits(one, *_meshed(devices, _written(*job)))
-  if flags.slices > 1 and (devices != '1' or MESH in map(
-      posixpath.basename, files)):
+  if flags.slices > 1 and devices != '1':
     raise ValueError(
-        f'Got --slices {flags.slices} with {MESH} or DEVICES={devices}; '
-        'allowed: one of the two, since each of Ray\'s workers has one chip.')
+        f'Got --slices {flags.slices} with DEVICES={devices}; allowed: one of '
+        f'the two. Name a mesh by --gin_file=gin/executors/{MESH}.')
+  most = 1
+  for job in sweep_script.named(given, bindings):
+    said, count = _meshed(devices, _written(*job))
+    _fits(one, said, count)
+    if flags.slices > 1 and not said:
+      raise ValueError('The sizes of the mesh can not be read off; give them '
+                       'as --gin.DATA=N and --gin.MODEL=N.')
+    most = max(most, count)
+  if flags.slices > 1:
+    _worker(one, said, most)
+  return most
 
 
 def _meshed(devices: str, written: dict[str, str]) -> tuple[str, int]:
   """What says how many devices a process decodes on, and how many."""
   said = {name.rpartition('/')[2]: value for name, value in written.items()}
-  mesh = {'DEVICES': devices, 'DATA': '1', 'MODEL': '1',
-          **{x: said[x] for x in ('DATA', 'MODEL') if x in said}}
+  mesh = {'DEVICES': devices, 'DATA': '1', 'MODEL': '1'}
+  for name in ('DATA', 'MODEL'):
+    value = said.get(f'meshes.Mesh.{name.lower()}', f'%{name}')
+    mesh[name] = said.get(name, '1') if value == f'%{name}' else value
   if any(re.fullmatch(r'\d+', x) is None for x in mesh.values()):
     return '', 1                       # the sweep itself will say so
   count = {name: int(x) for name, x in mesh.items()}
@@ -97,6 +109,17 @@ def _fits(one: lib.Slice, said: str, devices: int) -> None:
     raise ValueError(
         f'Got {said} on a {one.kind}, whose hosts have {own} devices each; '
         f'allowed: up to {own}{every}.')
+
+
+def _worker(one: lib.Slice, said: str, devices: int) -> None:
+  """Refuses meshes that no worker of Ray has: of chips, or of a whole slice."""
+  whole = one.devices if one.hosts > 1 else 0
+  few = {n * one.devices // one.chips for n in (1, 2, one.chips)
+         if n <= one.chips and (one.hosts == 1 or n < 3)}
+  if devices not in (allowed := sorted({1, *few, whole} - {0})):
+    raise ValueError(
+        f'Got {said} on several slices of {one.kind}; allowed for a worker of '
+        f'Ray: {", ".join(map(str, allowed))} devices.')
 
 
 def _committed(*paths: str) -> None:

@@ -26,11 +26,12 @@ import argparse
 import contextlib
 import dataclasses
 import pathlib
+import secrets
 import shlex
 import sys
 import tempfile
 import time
-from typing import Sequence
+from typing import Callable, Sequence
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import _cli  # noqa: E402
@@ -54,6 +55,10 @@ DECODE = b'"kind": "example"'          # in a line of a journal
 # gcloud calls again where a connection was lost, and the first may go on.
 LOCKED = f'exec 9>.{FOLDER}.lock', 'flock -w 1800 9'
 PORT = 6379                            # of Ray's head
+# Labels by which its workers find the hosts of a slice, see `ray_cluster`.
+SLICE, HOST = 'ray.io/tpu-slice-name', 'ray.io/tpu-worker-id'
+TOKEN = f'.{FOLDER}_ray'               # without which nobody joins it
+AUTH = f'export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=$HOME/{TOKEN}'
 BAD_INPUT = 2                          # exit code of our scripts
 
 
@@ -72,6 +77,7 @@ class Launch:
     collect_every: Seconds between copies of results.
     restarts: How often slices that are lost may be asked for again.
     commit: What hosts get.
+    mesh: Devices that decode together.
   """
   gcloud: lib.Gcloud
   slices: list[lib.Slice]
@@ -83,6 +89,7 @@ class Launch:
   collect_every: float = 300.
   restarts: int = 20
   commit: str = 'HEAD'
+  mesh: int = 1
 
   @property
   def head(self) -> lib.Slice:
@@ -91,11 +98,12 @@ class Launch:
   def hosts(self, some: Sequence[lib.Slice]) -> list[tuple[lib.Slice, int]]:
     return [(one, i) for one in some for i in range(one.hosts)]
 
-  def everywhere(self, some: Sequence[lib.Slice], command: str,
-                 what: str) -> None:
-    """Runs a command on all hosts; ValueError names those where it failed."""
-    lib.report(self.watched({f'{one.name} host {i}': one.on_host(i, command)
-                             for one, i in self.hosts(some)}), what)
+  def everywhere(self, some: Sequence[tuple[lib.Slice, int]],
+                 command: Callable[[lib.Slice, int], str], what: str) -> None:
+    """Runs a command on hosts; ValueError names those where it failed."""
+    lib.report(self.watched({
+        f'{one.name} host {i}': one.on_host(i, command(one, i))
+        for one, i in some}), what)
 
   def watched(self, commands: dict[str, list[str]], *,
               quiet: bool = False) -> list[lib.Ended]:
@@ -149,7 +157,7 @@ def setup(launch: Launch, some: Sequence[lib.Slice]) -> None:
            # A shell of its own, whose exit code counts: of A && B, too.
            *[shlex.join(['bash', '-ec', launch.setup])] * bool(launch.setup),
            f'touch {READY}']
-  launch.everywhere(some, '; '.join(steps), 'Set-up')
+  launch.everywhere(launch.hosts(some), lambda *_: '; '.join(steps), 'Set-up')
 
 
 def collect(launch: Launch) -> lib.Ended:
@@ -177,25 +185,51 @@ def commands(launch: Launch) -> dict[str, list[str]]:
   call = ['env', *launch.env, '.venv/bin/python', 'scripts/sweep.py']
   one, ray = launch.head, len(launch.slices) > 1
   if ray:
-    chips = sum(x.chips for x in launch.slices)          # a worker each
     call += [*launch.args, '--gin_file=gin/executors/ray.gin',
-             '--gin.ADDRESS=auto', f'--gin.NUM_WORKERS={chips}',
-             "--gin.RESOURCES={'TPU': 1}"]
+             '--gin.ADDRESS=auto', *_workers(launch)]
   else:
     call += ['--coordinator=auto'] * (one.hosts > 1) + list(launch.args)
-  line = f'{stop}; cd {FOLDER} && exec {shlex.join(call)}'
+  auth = f'{AUTH} && ' if ray else ''
+  line = f'{stop}; cd {FOLDER} && {auth}exec {shlex.join(call)}'
   return {f'{one.name} host {i}': one.on_host(i, line)
           for i in range(1 if ray else one.hosts)}
 
 
+def _workers(launch: Launch) -> list[str]:
+  """How many workers of Ray there are, and what each takes: see `checks`."""
+  one = launch.head
+  chips = max(1, launch.mesh * one.chips // one.devices)         # of a worker
+  hosts = max(1, chips * one.hosts // one.chips)
+  return [f'--gin.NUM_WORKERS={len(launch.slices) * (one.chips // chips)}',
+          f'--gin.HOSTS={hosts}',
+          f"--gin.RESOURCES={{'TPU': {chips // hosts}}}"]
+
+
 def join_ray(launch: Launch) -> None:
-  """Starts Ray on all slices, anew."""
-  gcloud, start = launch.gcloud, f'cd {FOLDER} && .venv/bin/ray stop --force; '
+  """Starts Ray on all hosts, anew, each with its slice's name and its place.
+
+  They get a new token, by a file, since others can see commands.
+  """
+  gcloud = launch.gcloud
   address = lib.address(gcloud, launch.head)
-  begin = f'{start}.venv/bin/ray start --disable-usage-stats '
-  launch.everywhere(launch.slices[:1], f'{begin}--head --port={PORT} '
-                    f'--node-ip-address={address}', "Starting Ray's head")
-  launch.everywhere(launch.slices[1:], f'{begin}--address={address}:{PORT}',
+  head, *others = launch.hosts(launch.slices)
+  with tempfile.TemporaryDirectory() as folder:
+    path = TOKEN if gcloud.dry_run else str(pathlib.Path(folder) / TOKEN)
+    if not gcloud.dry_run:
+      pathlib.Path(path).touch(0o600)
+      pathlib.Path(path).write_text(secrets.token_hex(32))
+    lib.report(launch.watched({
+        f'{one.name} host {i}': one.copy(path, f'HOST:{TOKEN}', i)
+        for one, i in (head, *others)}), "Copying Ray's token")
+
+  def begin(flags):
+    return lambda one, i: (
+        f'chmod 600 {TOKEN} && {AUTH} && cd {FOLDER} && (.venv/bin/ray stop '
+        '--force; .venv/bin/ray start --disable-usage-stats '
+        f'--labels={SLICE}={one.name},{HOST}={i} {flags})')
+  launch.everywhere([head], begin(f'--head --port={PORT} --node-ip-address='
+                                  f'{address}'), "Starting Ray's head")
+  launch.everywhere(others, begin(f'--address={address}:{PORT}'),
                     'Starting Ray')
 
 
@@ -290,8 +324,8 @@ def _flags(args: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
                      ('zone', 'us-west4-a, say'),
                      ('type', 'v5litepod-16, v4-8, ...')):
     add(f'--{name}', required=True, help=what)
-  add('--slices', type=int, default=1, help='how many; from two on they are of '
-      'one host each, and joined by Ray')
+  add('--slices', type=int, default=1, help='how many; from two on they are '
+      'joined by Ray, a worker a chip, or on each mesh that the sweep names')
   add('--runtime', help="the virtual machines' software; default: the type's")
   add('--spot', action='store_true', help='cheaper, and may be taken away')
   add('--output', default='collected', help='directory for results, here')
@@ -314,11 +348,7 @@ def _launch(flags: argparse.Namespace, rest: list[str]) -> Launch:
       f'{flags.name}-{i}' for i in range(flags.slices)]
   made = [lib.Slice(name, flags.project, flags.zone, flags.type, flags.runtime,
                     flags.spot) for name in names]
-  if flags.slices > 1 and made[0].hosts > 1:
-    raise ValueError(f'Got {flags.slices} slices of {flags.type}, which has '
-                     f'{made[0].hosts} hosts; allowed for several: one host '
-                     'each, such as v4-8, v5litepod-8 or v6e-8.')
-  checks.sweep(flags, rest, made[0])
+  mesh = checks.sweep(flags, rest, made[0])
   checks.output(flags)
   output = pathlib.Path(flags.output).expanduser()
   if not flags.dry_run:
@@ -327,7 +357,8 @@ def _launch(flags: argparse.Namespace, rest: list[str]) -> Launch:
     collected.settle(output)
   return Launch(
       lib.Gcloud(flags.dry_run), made, rest, output, flags.env, flags.setup,
-      flags.poll, flags.collect_every, flags.restarts, checks.head(flags))
+      flags.poll, flags.collect_every, flags.restarts, checks.head(flags),
+      mesh)
 
 
 def main(args: Sequence[str]) -> None:

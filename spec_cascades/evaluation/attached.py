@@ -110,6 +110,31 @@ def _check_beside(path, model, verifier):
         'what was trained beside this one.')
 
 
+def placed(pair: pairs.Pair, mesh: meshes.Mesh) -> pairs.Pair:
+  """A pair that was read for one device, and what drafts for it, on a mesh.
+
+  Raises:
+    ValueError: Parameters were packed before, or there are too few devices.
+  """
+  layouts = mesh.layouts()
+  if layouts is None:
+    return pair
+  large = pairs.moved(pair.verifier, layouts[0])
+  small = pair.drafter and pairs.moved(pair.drafter, layouts[1])
+  beside_it = layouts[1] if small else layouts[0]      # see `whole`
+
+  def part(given):
+    if isinstance(given, Part):
+      return dataclasses.replace(given, layout=layouts[0])
+    if isinstance(given, pairs.Model) and not isinstance(
+        given.lm, heads.Beside):
+      return pairs.moved(given, beside_it)
+    return given
+  return dataclasses.replace(pair, verifier=large, drafter=small, parts={
+      name: dataclasses.replace(x, params=part(x.params))
+      for name, x in pair.parts.items()})
+
+
 def masks(path: str, pair: pairs.Pair) -> tuple[Any, str]:
   """Configuration and embeddings [K, E] of masks, and a SHA-256.
 

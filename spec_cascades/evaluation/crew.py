@@ -9,11 +9,20 @@ from spec_cascades.evaluation import decoding
 from spec_cascades.evaluation import environment
 from spec_cascades.evaluation import work
 
+WRONG = 'wrong'               # in an environment: why it can't be used
 POLL = 0.5                    # seconds between looks for units given up
 
 
 class Lost(Exception):
-  """A worker is gone, or of no use; says why in a line."""
+  """A worker is gone, or of no use; says why in a line.
+
+  Attributes:
+    raised: Whether it lives, and has raised what the line says.
+  """
+
+  def __init__(self, line: str, raised: bool = False):
+    super().__init__(line)
+    self.raised = raised
 
 
 class Cluster(Protocol):
@@ -86,13 +95,15 @@ class Crew:
     self._cluster, self._source, self._wanted = cluster, source, wanted
     self._members = [_Member(i + 1, restarts) for i in range(size)]
     self._restarts, self._some_lost = restarts, False
+    self._raised: set[int] = set()     # units
 
   def __call__(self) -> Iterator[decoding.Outcome]:
     """Outcomes of all that is missing.
 
     Raises:
       ChildProcessError: No worker is left; the same command may have more luck.
-      ValueError: All of them were refused, as they would be again.
+      ValueError: All of them were refused, as they would be again; or a unit
+        has raised an error in two.
     """
     try:
       for member in self._members:
@@ -136,13 +147,14 @@ class Crew:
     try:
       answer = self._cluster.result(member.call)
     except Lost as error:
-      self._lose(member, str(error))
+      self._lose(member, error)
     else:
       member.call = None
       yield from member.then(member, answer)
 
   def _checked(self, member, found) -> Iterable[decoding.Outcome]:
-    if wrong := environment.difference(found, self._wanted):
+    wrong = found.get(WRONG) or environment.difference(found, self._wanted)
+    if wrong:
       self._drop(member, f'Worker {member.number} is refused: {wrong}; ask for '
                  'resources that only machines of one kind have.')
     else:
@@ -160,11 +172,15 @@ class Crew:
     self._source.done(member.unit)
     member.unit = None
 
-  def _lose(self, member, why: str) -> None:
+  def _lose(self, member, error: Lost) -> None:
     if member.unit is not None:
+      if error.raised and member.unit in self._raised:
+        raise ValueError(f'The same texts ended a worker twice: {error}. What '
+                         'was decoded is kept; leave out what can not be.')
+      self._raised.update([member.unit] * error.raised)
       self._source.lost(member.unit)
       member.unit = None
-    line = f'Worker {member.number} is lost: {why}'
+    line = f'Worker {member.number} is lost: {error}'
     self._some_lost = True
     self._cluster.stop(member.worker)
     if not member.restarts:

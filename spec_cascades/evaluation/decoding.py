@@ -44,6 +44,7 @@ class Job:
     plan: How often what is decoded.
     seed: Of the rows' keys.
     eos: Tokens that end an output.
+    mesh: For workers who get the models on one device: where they belong.
   """
   pair: pairs.Pair
   curves: Sequence[points_lib.Curve]
@@ -54,6 +55,7 @@ class Job:
   plan: work.Plan
   seed: int
   eos: tuple[int, ...]
+  mesh: meshes.Mesh = meshes.Mesh()
 
   @property
   def spans(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from typing import Any, Iterator, Mapping, Protocol
+from typing import Any, ClassVar, Iterator, Mapping, Protocol
 
 import jax
 
@@ -13,13 +13,19 @@ from spec_cascades.evaluation import crew
 from spec_cascades.evaluation import dealing
 from spec_cascades.evaluation import decoding
 from spec_cascades.evaluation import environment
+from spec_cascades.evaluation import meshes
 from spec_cascades.evaluation import ray_cluster
 from spec_cascades.evaluation import results
 from spec_cascades.evaluation import timing
 
 
 class Executor(Protocol):
-  """Decodes; keeps no files, and no record of what is done."""
+  """Decodes; keeps no files, and no record of what is done.
+
+  Attributes:
+    joins: Whether it is for several processes of one command, too.
+  """
+  joins: ClassVar[bool]
 
   def check(self, sweep: Any) -> None:
     """Raises ValueError for a `sweep.Sweep` that it can't run.
@@ -27,8 +33,14 @@ class Executor(Protocol):
     Is called before this process touches a device.
     """
 
-  def environment(self) -> dict[str, Any]:
-    """`environment.here` of those who decode."""
+  def here(self, mesh: meshes.Mesh) -> meshes.Mesh:
+    """Where models of this process are to lie, if others decode on `mesh`."""
+
+  def inputs(self, mesh: meshes.Mesh) -> dict[str, Any]:
+    """What a sweep's keys cover of the mesh of those who decode."""
+
+  def environment(self, mesh: meshes.Mesh) -> dict[str, Any]:
+    """`environment.here` of those who decode on a mesh."""
 
   def decode(self, job: decoding.Job, wanted: Mapping[str, Any],
              source: crew.Source) -> Iterator[decoding.Outcome]:
@@ -45,13 +57,23 @@ class Executor(Protocol):
 class InProcess:
   """Decodes here, one unit after the other; of several processes in each, or in
   all at once, see `dealing`."""
+  joins: ClassVar[bool] = True
 
   def check(self, sweep: Any) -> None:
     """Anything can be run here."""
     del sweep
 
-  def environment(self) -> dict[str, Any]:
+  def here(self, mesh: meshes.Mesh) -> meshes.Mesh:
+    """This process decodes."""
+    return mesh
+
+  def inputs(self, mesh: meshes.Mesh) -> dict[str, Any]:
+    """Of a mesh of this process's devices, or of all processes'."""
+    return mesh.inputs()
+
+  def environment(self, mesh: meshes.Mesh) -> dict[str, Any]:
     """Of this process."""
+    del mesh
     return environment.here()
 
   def decode(self, job: decoding.Job, wanted: Mapping[str, Any],
@@ -74,25 +96,30 @@ class Ray:
   """Has workers of a Ray cluster decode; they need not see any file of ours.
 
   This process keeps the journal and stays on its CPU: accelerators are for the
-  workers. Models and sources are sent to them.
+  workers. Models and sources are sent to them. A worker decodes on one device,
+  or on a mesh of its own: of what it takes of a machine, or of several hosts.
 
   Attributes:
     num_workers: How many; each holds the models and its compiled programs.
-    num_cpus: That Ray sets aside for each.
-    num_gpus: The same; 0 hides GPUs from a worker, which uses one device.
+    hosts: Of a worker, which has a process on each; they take a slice: nodes
+      that have the same label SLICE, and HOST from 0 (`ray_cluster`).
+    num_cpus: That Ray sets aside for each, on each of its hosts.
+    num_gpus: The same; 0 hides GPUs from a worker.
     resources: The same, of any others: {'TPU': 1}, say.
     address: 'auto' or HOST:PORT of a cluster that runs; None starts one here.
     restarts: How often each worker is started again after it has died.
   """
+  joins: ClassVar[bool] = False
   num_workers: int = 1
   num_cpus: float = 1
   num_gpus: float = 0
   resources: Mapping[str, float] = dataclasses.field(default_factory=dict)
   address: str | None = None
   restarts: int = 3
+  hosts: int = 1
 
   def __post_init__(self):
-    for name, least in (('num_workers', 1), ('restarts', 0)):
+    for name, least in (('num_workers', 1), ('restarts', 0), ('hosts', 1)):
       value = getattr(self, name)
       if type(value) is not int or value < least:
         raise ValueError(f'Got {name}={value!r}; allowed: a whole number from '
@@ -117,16 +144,21 @@ class Ray:
 
   @property
   def needs(self) -> dict[str, float]:
-    """What a worker takes of its machine, by Ray's names."""
+    """What a worker takes of each of its machines, by Ray's names."""
     every = dict(CPU=self.num_cpus, GPU=self.num_gpus, **self.resources)
     return {name: amount for name, amount in every.items() if amount}
 
   def check(self, sweep: Any) -> None:
     """Leaves accelerators to the workers; ValueError says what can't be run."""
-    if sweep.mesh.size > 1:
-      raise ValueError(f'Got workers of Ray and mesh={sweep.mesh}; allowed: '
-                       'one device a worker. Give it up, or start the script '
-                       'on every host (--coordinator).')
+    if self.hosts > 1 and self.address is None:
+      raise ValueError(f"Got workers of {self.hosts} hosts and address=None, "
+                       "a cluster on this machine; allowed: 'auto' or "
+                       'HOST:PORT of one whose nodes are of slices.')
+    if self.hosts > 1 and (size := sweep.mesh.size) % self.hosts:
+      raise ValueError(
+          f'Got workers of {self.hosts} hosts and a mesh of {size} '
+          f'device{"s" * (size > 1)}; allowed: one mesh of all devices of all '
+          'hosts of a worker (gin/executors/mesh.gin).')
     if sweep.asked:
       raise ValueError(
           f'Got {sweep.asked}; allowed with Ray: no details. Ask the finished '
@@ -138,22 +170,36 @@ class Ray:
     jax.config.update('jax_platforms', 'cpu')
     ray_cluster.connect(self)        # forks, so before JAX has threads
 
-  def environment(self) -> dict[str, Any]:
+  def here(self, mesh: meshes.Mesh) -> meshes.Mesh:
+    """One device, a CPU: workers put what they get on their meshes."""
+    del mesh
+    return meshes.Mesh()
+
+  def inputs(self, mesh: meshes.Mesh) -> dict[str, Any]:
+    """Of a mesh of each worker's own."""
+    return mesh.inputs(self.hosts)
+
+  def environment(self, mesh: meshes.Mesh) -> dict[str, Any]:
     """Of a worker that is started for it.
 
     Raises:
       ChildProcessError: It could not be started, or died.
-      ValueError: It has other sources.
+      ValueError: It has other sources, or too few devices for the mesh.
     """
-    cluster = ray_cluster.Cluster(self)
+    cluster = ray_cluster.Cluster(self, mesh=mesh)
     worker = cluster.start()
     try:
-      found = cluster.result(cluster.environment(worker))
+      asked = cluster.environment(worker)
+      while not cluster.ready([asked], crew.POLL):
+        pass                           # until it is there, or never will be
+      found = cluster.result(asked)
     except crew.Lost as error:
       raise ChildProcessError(
           f'A worker could not be started: {error}') from None
     finally:
       cluster.stop(worker)
+    if wrong := found.get(crew.WRONG):
+      raise ValueError(f'A worker: {wrong}')
     if found['code'] != results.code_digest():
       raise ValueError('Workers have other sources of spec_cascades than this '
                        'process; give all the same.')
@@ -164,7 +210,7 @@ class Ray:
     """A `crew.Crew` decodes; its `__call__` says what it raises."""
     names = ('device', 'machine', 'versions', 'code')
     return crew.Crew(
-        ray_cluster.Cluster(self, job), source,
+        ray_cluster.Cluster(self, job, job.mesh), source,
         {name: wanted[name] for name in names},
         self.num_workers, self.restarts)()
 

@@ -57,12 +57,17 @@ class Mesh:
     return (hosts.count() > 1 and self.size > 1
             and self.size > jax.local_device_count())
 
-  @property
-  def inputs(self) -> dict[str, Any]:
-    """What a sweep's keys cover of it; nothing of one device."""
+  def inputs(self, processes: int | None = None) -> dict[str, Any]:
+    """What a sweep's keys cover of it; nothing of one device.
+
+    Args:
+      processes: That it spans; None: these ones, if it does.
+    """
     if self.size == 1:
       return {}
-    together = {'processes': hosts.count()} if self.spans else {}
+    if processes is None:
+      processes = hosts.count() if self.spans else 1
+    together = {'processes': processes} if processes > 1 else {}
     return {'mesh': dataclasses.asdict(self) | together}
 
   def layouts(self) -> tuple[sharding.Layout, sharding.Layout] | None:

@@ -12,6 +12,7 @@ from typing import Any, Callable, Iterator, Mapping
 import jax
 
 from spec_cascades import checkpoints
+from spec_cascades import sharding
 from spec_cascades.checkpoints import buffers
 from spec_cascades.checkpoints import loading
 from spec_cascades.checkpoints import native
@@ -264,6 +265,14 @@ def _read(source, dtype, progress, layout):
   lm, params, words = loading.load(source, dtype=dtype, progress=progress,
                                    sharding=where)
   return meshes.placed(computing(lm, dtype), layout), params, words
+
+
+def moved(model: Model, layout: sharding.Layout) -> Model:
+  """A model that was read for one device, on a mesh; it is not packed yet."""
+  lm, checkpoint = meshes.placed(model.lm, layout), model.unpacked()
+  where = layout.parameters(checkpoint, reduced.whole(lm).config)
+  return dataclasses.replace(model, lm=lm,
+                             checkpoint=sharding.put(checkpoint, where))
 
 
 def sharing(verifier: Model, small: Model) -> Model:

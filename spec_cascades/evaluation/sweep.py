@@ -184,7 +184,7 @@ class Run:
     self.quality.parts([''], [self.examples[0].references])
     self.pair = drafting.supplied(
         pairs.load(sweep.verifier, sweep.drafter, dtype=sweep.dtype,
-                   mesh=sweep.mesh, progress=loading),
+                   mesh=sweep.executor.here(sweep.mesh), progress=loading),
         points_lib.drafts(points, sweep.curves))
     self.buckets = [programs_lib.Bucket(*pair) for pair in sweep.buckets]
     words, texts = self.pair.vocabulary, self.examples
@@ -197,10 +197,11 @@ class Run:
     for example, row in zip(texts, self.rows):
       programs_lib.check_room(example.id, len(row), self.buckets, self.pair)
     self.inputs = self._inputs()
-    self.points = {results.content_key(dict(self.inputs, point=_plain(p))): p
-                   for p in points}
-    self.configuration = dict(self.inputs, **sweep.executor.environment(),
-                              points=[_plain(p) for p in points])
+    self.points = {results.content_key(
+        dict(self.inputs, point=dataclasses.asdict(p))): p for p in points}
+    self.configuration = dict(
+        self.inputs, **sweep.executor.environment(sweep.mesh),
+        points=[dataclasses.asdict(p) for p in points])
     journal_lib.check(self.directory / JOURNAL, self.configuration)
     journal_lib.check_rows(self.directory / RESULTS, self.configuration)
     measured.check(self.directory / SCORES, self.configuration)
@@ -211,7 +212,7 @@ class Run:
     own = results.rules_digest(curve.rule for curve in self.sweep.curves)
     return dict(
         **({'rules': own} if own else {}),
-        **self.sweep.mesh.inputs,
+        **self.sweep.executor.inputs(self.sweep.mesh),
         schema=results.SCHEMA, code=results.code_digest(),
         data=examples_lib.digest(self.examples),
         verifier=self.pair.verifier.sha256,
@@ -280,7 +281,8 @@ class Run:
     """What an executor needs to decode."""
     return decoding.Job(
         self.pair, tuple(self.sweep.curves), self.points, self.rows,
-        self.starts, self.buckets, self.plan, self.sweep.seed, self.eos)
+        self.starts, self.buckets, self.plan, self.sweep.seed, self.eos,
+        self.sweep.mesh)
 
   def read(self, tokens: Sequence[int]) -> str:
     """The answer in what a model has written."""
@@ -394,7 +396,3 @@ def check_buckets(buckets: Sequence[tuple[int, int]]) -> None:
       raise ValueError(f'Got the bucket {bucket!r}; allowed: one or more pairs '
                        'of an input width and an output cap, at least 2 each, '
                        'such as ((48, 72),).')
-
-
-def _plain(point: points_lib.Point) -> dict[str, Any]:
-  return dataclasses.asdict(point)

@@ -39,9 +39,10 @@ class Cluster:
   """Its calls end in any order; those of some numbers kill their worker."""
 
   def __init__(self, deaths=(), room=math.inf, others=None, seed=0, bad=(),
-               limbo=()):
+               limbo=(), raising=()):
     self.deaths, self.space, self.others = set(deaths), room, others or {}
     self.bad, self.rng, self.limbo = bad, random.Random(seed), limbo
+    self.raising = raising               # how often, by example
     self.live, self.started, self.calls, self.units = set(), 0, 0, []
 
   def start(self):
@@ -62,6 +63,11 @@ class Cluster:
 
   def decode(self, worker, unit):
     self.units.append((worker, unit))
+    some = [x for _, x, _ in unit.decodes if self.raising.get(x)] if (
+        self.raising) else []
+    if some:
+      self.raising[some[0]] -= 1
+      return Call(worker, crew.Lost('MemoryError: no room', raised=True))
     return Call(worker, list(self._decoded(unit)))
 
   def _decoded(self, unit):
@@ -86,6 +92,8 @@ class Cluster:
       self.live.discard(call.worker)
       raise crew.Lost('it was killed')
     assert call.worker in self.live
+    if isinstance(call.answer, crew.Lost):
+      raise call.answer
     return call.answer
 
   def room(self):
@@ -179,6 +187,24 @@ def test_a_point_that_fails_is_noted_once_and_left_out(tmp_path):
   assert at_work.failed == {'two': 'RuntimeError: no'}
   assert sum(n['kind'] == 'failed' for n in journal.notes) == 1
   assert set(decoded(tmp_path)) == {d for d in ALL if d[0] != 'two'}
+
+
+def test_texts_that_end_a_worker_again_are_not_tried_on_every_other(tmp_path):
+  cluster = Cluster(raising={3: 2})
+  with pytest.raises(ValueError, match='twice: MemoryError: no room'):
+    measure(tmp_path, cluster, size=3, restarts=5)
+  assert not cluster.live and cluster.started == 4      # one again
+  assert set(decoded(tmp_path)) < ALL
+  measure(tmp_path, Cluster(raising={3: 1}), restarts=1)      # it passed
+  assert set(decoded(tmp_path)) == ALL
+
+
+def test_who_can_not_decode_says_why(tmp_path):
+  wrong = {crew.WRONG: 'Got a mesh of 4 devices; allowed: up to 2.'}
+  measure(tmp_path, Cluster(others={1: HERE | wrong}))
+  assert Shown.lines[0].startswith(
+      'Worker 1 is refused: Got a mesh of 4 devices; allowed: up to 2.;')
+  assert set(decoded(tmp_path)) == ALL
 
 
 def test_programs_compiled_too_late_are_counted(tmp_path):

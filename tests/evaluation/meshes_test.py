@@ -17,11 +17,13 @@ from spec_cascades.evaluation import points
 from spec_cascades.evaluation import rules
 from spec_cascades.evaluation import sweep as sweep_lib
 
+# The third time models are sent to who decodes, and put on the mesh there.
 RUN = '''
-import json, sys
+import dataclasses, json, sys
 import jax
 from spec_cascades import sharding, targets
-from spec_cascades.evaluation import meshes, points, results, rules, sweep
+from spec_cascades.evaluation import (
+    attached, executors, meshes, points, results, rules, sweep)
 from tests.evaluation.sweep_run_test import Bar
 out, root, batch, *drafters = sys.argv[1:]
 batch = int(batch)
@@ -31,21 +33,33 @@ def curve(x):
     alphas = (.4,) if rules.takes_alpha(rules.BASELINES[x]) else ()
     return points.Curve(rules.BASELINES[x], alphas, temperatures=(0.,), name=x)
   return points.Curve(targets.Lossless, temperatures=(1.,), drafter=x, name=x)
-for mesh in (meshes.Mesh(), meshes.Mesh(2, 2, 'tensor', 'data')):
+@dataclasses.dataclass(frozen=True)
+class Sent(executors.InProcess):
+  def here(self, mesh):
+    return meshes.Mesh()
+  def decode(self, job, wanted, source):
+    job = dataclasses.replace(job, pair=attached.placed(job.pair, job.mesh))
+    found_pairs.append(job.pair)
+    return super().decode(job, wanted, source)
+four, found_pairs = meshes.Mesh(2, 2, 'tensor', 'data'), []
+for i, (mesh, executor) in enumerate([
+    (meshes.Mesh(), executors.InProcess()), (four, executors.InProcess()),
+    (four, Sent())]):
   run = sweep.Run(sweep.Sweep(
-      f'{out}{mesh.size}', tuple(map(curve, drafters)),
+      f'{out}{i}', tuple(map(curve, drafters)),
       f'{root}/verifier', f'{root}/drafter',
-      examples=2 * batch - 1, gamma=2, batch=batch, timed=1, mesh=mesh,
-      buckets=((80, 10),)))
+      examples=2 * batch - 1, gamma=2, batch=batch, timed=1,
+      buckets=((80, 10),), mesh=mesh, executor=executor))
   rows = run(Bar).rows
+  pair = (found_pairs or [run.pair])[0]
   devices = {len(x.sharding.device_set) for x in jax.tree.leaves(
-      (run.pair.verifier.params, run.pair.drafter.params,
-       [x.params.params for x in run.pair.parts.values()
+      (pair.verifier.params, pair.drafter.params,
+       [x.params.params for x in pair.parts.values()
         if hasattr(x.params, 'params')]))}
   cut = sum(not x.is_fully_replicated
-            for x in jax.tree.leaves(run.pair.verifier.params))
+            for x in jax.tree.leaves(pair.verifier.params))
   whole = all(x.is_fully_replicated
-              for x in jax.tree.leaves(run.pair.drafter.params))
+              for x in jax.tree.leaves(pair.drafter.params))
   found.append(dict(
       rows=[[r.method, r.emitted, r.rounds, r.quality, r.histogram]
             for r in rows], keys=[r.key for r in rows], cut=cut, whole=whole,
@@ -67,7 +81,8 @@ def run(pair_dir, directory, batch, *drafters):
   return json.loads(done.stdout.splitlines()[-1])
 
 
-def check(one, four):
+def check(one, four, sent):
+  assert sent == four
   assert one['rows'] == four['rows'] and one['devices'] == [1]
   assert four['devices'] == [4] and four['cut'] and not one['cut']
   assert four['whole']
@@ -117,8 +132,12 @@ def test_meshes_that_can_not_be():
   curves = (points.Curve(targets.Lossless),)
   with pytest.raises(ValueError, match='split=True'):
     sweep_lib.Sweep('x', curves, mesh=meshes.Mesh(1, 2), split=True)
-  with pytest.raises(ValueError, match='workers of Ray and mesh'):
-    executors.Ray().check(sweep_lib.Sweep('x', curves, mesh=meshes.Mesh(1, 2)))
+  with pytest.raises(ValueError, match='2 hosts and a mesh of 3 devices'):
+    executors.Ray(hosts=2, address='auto').check(
+        sweep_lib.Sweep('x', curves, mesh=meshes.Mesh(1, 3)))
+  with pytest.raises(ValueError, match='2 hosts and address=None'):
+    executors.Ray(hosts=2).check(
+        sweep_lib.Sweep('x', curves, mesh=meshes.Mesh(1, 2)))
 
 
 @pytest.mark.parametrize('rules', [5, (5,), ((['a'], 'data'),), ('ab',)])

@@ -1,10 +1,15 @@
 """Sweeps on a local Ray cluster of two workers, which are killed."""
 import functools
 import importlib.util
+import os
 import signal
+import socket
+import subprocess
+import sys
 import time
 
 import gin
+import processes
 import psutil
 import pytest
 import sweeping
@@ -111,6 +116,103 @@ def test_begun_by_workers_that_all_die_and_finished_here(
   assert deterministic(tmp_path) == whole
 
 
+MESH = 'gin/executors/mesh.gin'
+
+
+def on_a_mesh(out):
+  """Rows but for the names of the mesh's own points."""
+  return [{k: x for k, x in row.items() if k not in ('key', 'sweep')}
+          for row in deterministic(out)]
+
+
+@on_cluster
+def test_workers_with_a_mesh_each_give_the_rows_of_one_device(
+    start, whole, tmp_path, monkeypatch):
+  monkeypatch.setenv('XLA_FLAGS', os.environ.get('XLA_FLAGS', '') +
+                     ' --xla_force_host_platform_device_count=2')
+  there, here = tmp_path / 'there', tmp_path / 'here'
+  finish(start(there, RAY, MESH, NUM_WORKERS=1), there)
+  without = [{k: x for k, x in row.items() if k not in ('key', 'sweep')}
+             for row in whole]
+  assert on_a_mesh(there) == without
+  finish(start(here, MESH), here)               # the same points, the same keys
+  assert deterministic(here) == deterministic(there)
+
+
+WAIT = '''
+import sys, time, ray
+ray.init(sys.argv[1], log_to_driver=False)
+while sum(x['Alive'] for x in ray.nodes()) < int(sys.argv[2]):
+  time.sleep(.1)
+'''
+
+
+@pytest.fixture
+def slices(monkeypatch):
+  """Two slices of two hosts each, and a head: their address and processes."""
+  monkeypatch.setenv('RAY_AUTH_MODE', 'disabled')
+  port = processes.free_port()
+  place, nodes = f'127.0.0.1:{port}', []
+
+  def node(*flags):
+    nodes.append(subprocess.Popen(
+        [sys.executable, '-m', 'ray.scripts.scripts', 'start', '--block',
+         '--disable-usage-stats', *flags], stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL, start_new_session=True))
+  try:
+    node('--head', f'--port={port}', '--num-cpus=0',
+         '--include-dashboard=false')
+    processes.wait_for(functools.partial(_answers, port), *nodes)
+    for i in range(4):
+      node(f'--address={place}', '--num-cpus=1', f'--labels={ray_cluster.SLICE}'
+           f'=s{i // 2},{ray_cluster.HOST}={i % 2}')
+      subprocess.run(                  # one machine starts one at a time
+          [sys.executable, '-c', WAIT, place, str(i + 2)], check=True,
+          timeout=120)
+    yield place, nodes
+  finally:
+    for one in [x for node in nodes for x in _below(node)]:
+      one.kill()
+
+
+def _answers(port):
+  with socket.socket() as found:
+    return not found.connect_ex(('127.0.0.1', port))
+
+
+def _below(process):
+  try:
+    found = psutil.Process(process.pid)
+    return [*found.children(recursive=True), found]
+  except psutil.NoSuchProcess:
+    return []
+
+
+@on_cluster
+def test_workers_of_two_hosts_each_of_which_one_is_killed(
+    start, whole, tmp_path, slices):
+  """A slice's hosts decode each text together; without one, it starts anew."""
+  address, nodes = slices
+  place = dict(ADDRESS=address, HOSTS=2, MODEL=2)
+  process = start(tmp_path, RAY, MESH, **place)
+  wait_for(process, tmp_path, 40)
+  actors = [x for node in nodes for x in _below(node)
+            if x.name().startswith('ray::_Worker')]
+  assert len(actors) == 4
+  actors[1].kill()
+  _, errors = finish(process, tmp_path)
+  assert errors.count('is lost: ') == 1 and 'started again' in errors, errors
+  without = [{k: x for k, x in row.items() if k not in ('key', 'sweep')}
+             for row in whole]
+  assert on_a_mesh(tmp_path) == without
+  refused = start(tmp_path / 'no', RAY, MESH, **{**place, 'NUM_WORKERS': 3})
+  _, errors = refused.communicate()
+  assert refused.returncode == 2 and errors.count('\n') == 1
+  assert 'num_workers=3 of 2 hosts, each of which takes CPU 1;' in errors
+  assert 'at most 2, since the nodes have ' in errors
+  assert errors.count('CPU 1 (host ') == 4 and '(host 1 of s0)' in errors
+
+
 @on_cluster
 @pytest.mark.parametrize('bindings,message', [
     (dict(RESOURCES={'TPU': 4}), 'take CPU 1, TPU 4 each; no node has that'),
@@ -129,6 +231,30 @@ def test_without_ray_one_line_says_what_to_install(monkeypatch):
   monkeypatch.setattr(importlib.util, 'find_spec', lambda name: None)
   with pytest.raises(ValueError, match='-r requirements-ray.txt'):
     executors.Ray().check(sweep_lib.Sweep('x', ()))
+
+
+@on_cluster
+def test_a_worker_that_fails_at_its_start_is_one_line(
+    start, tmp_path, monkeypatch):
+  monkeypatch.setenv('JAX_PLATFORMS', 'nonesuch')        # the workers', too
+  process = start(tmp_path / 'out', RAY)
+  text, errors = process.communicate()
+  assert process.returncode == 3 and not text
+  assert errors.startswith('sweep.py: A worker could not be started: ')
+  assert 'nonesuch' in errors and errors.count('\n') == 1, errors
+
+
+@on_cluster
+@pytest.mark.parametrize('bindings,message', [
+    (dict(MODEL=99), 'A worker: Got a mesh of data=1, model=99, which takes'),
+    (dict(HOSTS=2, MODEL=3, ADDRESS='auto'),
+     'workers of 2 hosts and a mesh of 3 devices')])
+def test_a_mesh_that_no_worker_has_is_refused_in_one_line(
+    start, tmp_path, bindings, message):
+  process = start(tmp_path / 'out', RAY, MESH, **bindings)
+  text, errors = process.communicate()
+  assert process.returncode == 2 and message in errors, errors
+  assert not text and errors.count('\n') == 1, errors
 
 
 def test_details_are_for_the_finished_sweep():

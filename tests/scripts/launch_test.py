@@ -1,5 +1,6 @@
 """The launcher of TPU slices, against a gcloud that simulates them."""
 import pathlib
+import shlex
 import shutil
 import tarfile
 import time
@@ -52,8 +53,43 @@ def test_a_dry_run_of_many_slices_joins_them_by_ray(world, capsys):
   sweeps = [x for x in lines if 'scripts/sweep.py --' in x]
   assert len(sweeps) == 1 and 'ssh s-0' in sweeps[0]
   assert '--gin.NUM_WORKERS=24' in sweeps[0] and 'ray.gin' in sweeps[0]
+  assert "--gin.RESOURCES={'TPU': 1}" in unquoted(sweeps[0])
+  assert '--gin.HOSTS=1' in sweeps[0]
+  # All have the token, which no command shows.
+  assert count('scp .spec_cascades_ray ') == 3
+  assert count('RAY_AUTH_TOKEN_PATH=$HOME/.spec_cascades_ray') == 4
   assert '--coordinator' not in sweeps[0]
   assert sum(x.startswith('# gcloud') for x in shown) == 7
+
+
+@pytest.mark.parametrize('kind,model,said', [
+    ('v5litepod-16', 1, (32, 1, 1)), ('v5litepod-16', 16, (2, 4, 4)),
+    ('v4-8', 4, (2, 1, 4)), ('v4-8', 2, (4, 1, 2)), ('v3-32', 32, (2, 4, 4)),
+    ('v3-8', 2, (8, 1, 1)), ('v4-128', 64, (2, 16, 4))])
+def test_a_worker_takes_a_chip_or_what_its_mesh_takes(
+    world, capsys, kind, model, said):
+  go(world, 'sweep', '--slices=2', '--dry_run', *RUN,
+     '--gin_file=gin/executors/mesh.gin', f'--gin.MODEL={model}', kind=kind)
+  lines = [x for x in capsys.readouterr().out.splitlines() if x[0] != '#']
+  sweep, = (unquoted(x) for x in lines if 'scripts/sweep.py --' in x)
+  workers, hosts, chips = said
+  assert (f'--gin.NUM_WORKERS={workers} --gin.HOSTS={hosts} '
+          f"--gin.RESOURCES={{'TPU': {chips}}}") in sweep
+  starts = [x for x in lines if 'ray start' in x]
+  places = [(name, i) for name in ('s-0', 's-1')
+            for i in range(slices.Slice('s', 'p', 'z', kind).hosts)]
+  assert len(starts) == len(places)
+  for (name, i), x in zip(places, starts):
+    assert f'ssh {name} ' in x and f'--worker={i} ' in x
+    assert (f'--labels=ray.io/tpu-slice-name={name},ray.io/tpu-worker-id={i} '
+            in x)
+    assert ('--head' in x) == ((name, i) == ('s-0', 0))
+
+
+def unquoted(line):
+  """A command as its host has it, without the quotes that carry it there."""
+  command, = (x for x in shlex.split(line) if x.startswith('--command='))
+  return ' '.join(shlex.split(command.removeprefix('--command=')))
 
 
 def test_a_sweep_is_queued_set_up_run_and_collected(world, capsys):
