@@ -56,7 +56,7 @@ def _decoders(weights):
   if not pathlib.Path(place, 'skipped.json').exists():
     print('left out: SmolLM2 without some of its sublayers; python scripts/'
           f'search_layers.py --verifier {weights} --corpora debian_ende '
-          f'--texts 16 --max_length 32 --trials 60 --output {place}',
+          f'--texts 16 --max_length 32 --trials 40 --output {place}',
           file=sys.stderr)
     return (_curves(curves),)
   return (f"SUBLAYERS = 'sublayers:{place}'", _curves(
