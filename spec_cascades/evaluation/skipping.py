@@ -196,15 +196,17 @@ class Search:
     # To begin with each second layer, and ever fewer: of a deep model that was
     # not trained for it, half of the layers draft nothing that is kept.
     for gap in STARTS if not study.trials else ():
-      study.enqueue_trial({key: int(layer % gap == gap - 1)
-                           for key, (layer, _) in named.items()})
+      start = {key: int(layer % gap == gap - 1)
+               for key, (layer, _) in named.items()}
+      if any(start.values()):
+        study.enqueue_trial(start)
 
     def judge(trial):
       return self.speedup([part for key, part in named.items()
                            if trial.suggest_int(key, 0, 1)])
 
-    done = sum(x.state.is_finished() for x in study.trials)
-    for _ in progress(range(done, trials)):
+    done = lambda: sum(x.state.is_finished() for x in study.trials)
+    for _ in progress(range(done(), trials)):
       study.optimize(judge, n_trials=1)
     best = study.best_trial
     chosen = [part for key, part in named.items() if best.params[key]]
@@ -212,7 +214,7 @@ class Search:
                  gamma=self.gamma, skipped=chosen, kept=1 - len(chosen) / len(
                      every), speedup=best.value,
                  tokens_per_call=self.tokens_per_call(chosen),
-                 trials=len(study.trials))
+                 trials=done())
     files.write_atomically(place / NAME, json.dumps(found, indent=1) + '\n')
     return found
 
