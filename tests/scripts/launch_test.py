@@ -17,6 +17,8 @@ from launching import script
 from launching import slices
 from launching import verbs
 
+from spec_cascades.evaluation import ray_cluster
+
 
 def test_a_dry_run_prints_every_command_and_runs_none(world, capsys):
   go(world, 'sweep', '--spot', '--delete', '--dry_run', '--env=A=b c', *RUN)
@@ -76,6 +78,7 @@ def test_a_worker_takes_a_chip_or_what_its_mesh_takes(
   assert (f'--gin.NUM_WORKERS={workers} --gin.HOSTS={hosts} '
           f"--gin.RESOURCES={{'TPU': {chips}}}") in sweep
   starts = [x for x in lines if 'ray start' in x]
+  assert (script.SLICE, script.HOST) == (ray_cluster.SLICE, ray_cluster.HOST)
   places = [(name, i) for name in ('s-0', 's-1')
             for i in range(slices.Slice('s', 'p', 'z', kind).hosts)]
   assert len(starts) == len(places)
