@@ -18,7 +18,8 @@ def start(pair_dir, cache, out, *files, **bindings):
       'BUCKETS': ((80, 24),), 'sweep.Sweep.verifier': pair_dir / 'verifier',
       'sweep.Sweep.drafter': pair_dir / 'drafter', 'sweep.Sweep.curves':
       '[@chow/points.Curve()]', 'chow/points.Curve.alphas': (.3, .6),
-      'chow/points.Curve.temperatures': (1., 0.), **bindings}
+      'chow/points.Curve.temperatures': (1., 0.),
+      'sweep.Sweep.predicted': False, **bindings}
   return subprocess.Popen(
       [sys.executable, 'scripts/sweep.py',
        '--gin_file=gin/sweeps/quickstart.gin',

@@ -1,4 +1,4 @@
-"""What a sweep measures beside its results, where it is asked to.
+"""What a sweep measures beside its results, predictions unless it is told not.
 
 Each detail is a file in OUTPUT_DIR: a sweep that goes on reads what is there.
 None decides a result, so that a finished sweep may be asked later, too.
@@ -9,6 +9,8 @@ import dataclasses
 import json
 import pathlib
 from typing import Any, Callable
+
+import jax
 
 from spec_cascades.evaluation import foretold
 from spec_cascades.evaluation import inspected
@@ -50,18 +52,27 @@ def added(run: Any, journal: journal_lib.Journal,
     figures: Of its points.
     found: Its results.
     progress: `tqdm` or something called like it.
+
+  Raises:
+    ValueError: Memory does not hold a pass over texts; results are there.
   """
   with journal.locked():
     ready = figures.ready(journal.records)
-    if run.sweep.predicted:
+    if run.sweep.predicts:
       known = _known(run, predictions)
       if new := [row for row in found.rows
                  if row.key not in known and not row.faults
                  and foretold.fits(run.points[row.key], programs)]:
-        for x in foretold.measure(run, programs, new, journal.records,
-                                  progress):
-          known[x.key] = x             # a sweep that is killed goes on here
-          results.write_rows(run.directory / PREDICTED, known.values())
+        try:
+          for x in foretold.measure(run, programs, new, journal.records,
+                                    progress):
+            known[x.key] = x           # a sweep that is killed goes on here
+            results.write_rows(run.directory / PREDICTED, known.values())
+        except jax.errors.JaxRuntimeError as error:
+          raise ValueError(
+              f'{str(error).splitlines()[0]} (reading texts again, to predict '
+              'tokens a call). All results are kept; the same command with '
+              '--gin.sweep.Sweep.predicted=False reports them.') from error
       found = dataclasses.replace(
           found, predicted=[known[key] for key in ready if key in known])
     if run.sweep.split:

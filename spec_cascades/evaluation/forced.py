@@ -23,7 +23,8 @@ from spec_cascades.evaluation import pairs
 from spec_cascades.evaluation import sequoia
 from spec_cascades.evaluation import text
 
-ROWS = 8              # of a pass
+ROWS = 8              # of a pass, at most
+LOGITS = 2**26        # of a model in a pass, unless one row has more
 STEP = 32             # widths are multiples of it, so that few are compiled
 
 
@@ -117,21 +118,32 @@ def _passes(pair, drafter, inputs, texts, target, warp, width=1, ranks=0):
     if len(new):
       check.interval('Token of texts', np.asarray(new), 0,
                      pair.verifier.lm.vocab_size - 1, whole=True)
-  out = []
-  for at in range(0, len(texts), ROWS):
-    some = slice(at, at + ROWS)
-    out += _pass(pair, drafter or (None, None), list(inputs[some]),
-                 list(texts[some]), target, warp, width, ranks)
+  lengths = [(len(new), len(row)) for new, row in zip(texts, inputs)]
+  order = sorted(range(len(texts)), key=lengths.__getitem__)   # alike together
+  most = sum(_wide(rows, width) for rows in (inputs, texts) if len(rows))
+  count = min(ROWS, max(1, LOGITS // max(
+      1, most * pair.verifier.lm.vocab_size)))
+  out = [np.empty((0, 0))] * len(texts)
+  for at in range(0, len(order), count):
+    some = order[at:at + count]
+    for i, found in zip(some, _pass(
+        pair, drafter or (None, None), [list(inputs[i]) for i in some],
+        [list(texts[i]) for i in some], target, warp, width, ranks, count)):
+      out[i] = found
   return out
 
 
-def _pass(pair, drafter, inputs, texts, target, warp, width, ranks):
-  """`_passes` of up to ROWS texts, all in one block."""
+def _wide(rows, width):
+  """Of a block that holds them."""
+  return -(-max(width, *map(len, rows)) // STEP) * STEP
+
+
+def _pass(pair, drafter, inputs, texts, target, warp, width, ranks, most):
+  """`_passes` of up to `most` texts, all in one block."""
   count, groups = len(texts), meshes.groups(pair.verifier.lm)
-  empty = ROWS + -ROWS % groups - count
+  empty = most + -most % groups - count
   inputs, texts = inputs + [inputs[0]] * empty, texts + [[]] * empty
-  wide = lambda rows: -(-max(width, *map(len, rows)) // STEP) * STEP
-  prompt = pair.prompt(inputs, wide(inputs))
+  prompt = pair.prompt(inputs, _wide(inputs, width))
   check.prompt_rows(prompt, prompt.prefix.shape[1] + 1,
                     pair.verifier.lm.vocab_size)
   starts = np.asarray(prompt.prefix_lengths)
@@ -139,7 +151,7 @@ def _pass(pair, drafter, inputs, texts, target, warp, width, ranks):
       np.asarray(prompt.prefix).tolist(), starts, texts)]
   lm, params = drafter
   tokens, asked = meshes.rows(pair.verifier.lm, (
-      jnp.asarray(text.pad(rows, wide(rows))), prompt.inputs))
+      jnp.asarray(text.pad(rows, _wide(rows, width))), prompt.inputs))
   found = fetching.get(_laws(
       pair.verifier.lm, lm, pair.verifier.params, params, tokens, asked, target,
       warp, ranks))

@@ -38,6 +38,16 @@ class Compilations:
   while_timing: int
 
 
+def compilations(notes: Sequence[Mapping[str, Any]]) -> Compilations:
+  """Of each program the last time; and all that disturbed the clock."""
+  last = {(n['program'], *n['bucket'], n['rows']): n for n in notes
+          if n['kind'] == 'compiled'}
+  late = [n['programs'] for n in notes if n['kind'] == 'decoded']
+  return Compilations(
+      sum(n['programs'] for n in last.values()),
+      sum(n['seconds'] for n in last.values()), while_timing=sum(late))
+
+
 @dataclasses.dataclass(frozen=True)
 class Summary:
   """All that a report shows."""

@@ -67,7 +67,8 @@ class Sweep:
     split: Whether to time the parts of a decode, too: more programs to compile.
     inspected: How many texts to show with the origin of every token, too.
     predicted: Whether to predict tokens a verifier call, too, by one pass over
-      the texts of each point that a chain drafted.
+      the texts of each point that a chain drafted; None: on one device of this
+      process, which is where it can be done.
     mesh: Devices of each process, or of all, that decode together. Part of
       the configuration if it is not one device.
     executor: Who decodes: this process, or workers on other machines. It is no
@@ -95,7 +96,7 @@ class Sweep:
   tensorboard: bool = False
   split: bool = False
   inspected: int = 0
-  predicted: bool = False
+  predicted: bool | None = None
   mesh: meshes.Mesh = meshes.Mesh()
   executor: executors.Executor = executors.InProcess()
 
@@ -122,9 +123,9 @@ class Sweep:
         raise ValueError(f'Got {name}={value!r}; allowed: a whole number from '
                          '1, or for examples and timed None, which is all.')
     for name in ('split', 'predicted', 'tensorboard'):
-      if type(getattr(self, name)) is not bool:
-        raise ValueError(f'Got {name}={getattr(self, name)!r}; allowed: True '
-                         'or False.')
+      if (type(value := getattr(self, name)) is not bool
+          and (value, name) != (None, 'predicted')):
+        raise ValueError(f'Got {name}={value!r}; allowed: True or False.')
     if type(self.inspected) is not int or self.inspected < 0:
       raise ValueError(f'Got inspected={self.inspected!r}; allowed: a whole '
                        'number of texts from 0.')
@@ -144,6 +145,13 @@ class Sweep:
     return ', '.join(f'{name}={getattr(self, name)}'
                      for name in ('split', 'inspected', 'predicted')
                      if getattr(self, name))
+
+  @property
+  def predicts(self) -> bool:
+    """Whether tokens a verifier call are predicted."""
+    if self.predicted is None:
+      return self.mesh.size == 1 and self.executor.joins
+    return self.predicted
 
 
 class Run:
@@ -254,7 +262,7 @@ class Run:
       with journal.locked():           # as `publishing` does, and why
         out = summary.summarise(
             figures, journal.records, self.common(journal),
-            self.costs(journal, programs), _compilations(journal),
+            self.costs(journal, programs), summary.compilations(journal.notes),
             [f'{self.points[key].label}: {error}'
              for key, error in failed.items()], self.sweep.validation)
         if out.rows:
@@ -363,16 +371,6 @@ def _cost(journal, program: str) -> dict[str, Any]:
   last = {(*n['bucket'], n['rows']): n for n in notes}
   return dict(programs=sum(n['programs'] for n in last.values()),
               compile_seconds=sum(n['seconds'] for n in last.values()))
-
-
-def _compilations(journal) -> summary.Compilations:
-  """Of each program the last time; and all that disturbed the clock."""
-  last = {(n['program'], *n['bucket'], n['rows']): n for n in journal.notes
-          if n['kind'] == 'compiled'}
-  late = [n['programs'] for n in journal.notes if n['kind'] == 'decoded']
-  return summary.Compilations(
-      sum(n['programs'] for n in last.values()),
-      sum(n['seconds'] for n in last.values()), while_timing=sum(late))
 
 
 def check_paths(chosen: Any) -> None:

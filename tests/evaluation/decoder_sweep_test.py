@@ -141,7 +141,7 @@ def test_the_decoders_that_come_along(tmp_path):
   found = sweep_lib.Run(sweep_lib.Sweep(
       str(tmp_path / 'out'), CHAIN, str(folder / 'verifier'),
       str(folder / 'drafter'), asking=asking.Asking('{source}\n'), examples=6,
-      gamma=4, buckets=((42, 64),)))(Bar)
+      gamma=4, buckets=((42, 64),), predicted=False))(Bar)
   assert [e.equal for e in found.equalities] == [6]
   by_name = {row.method: row for row in found.rows}
   assert by_name['SpecDecode'].tokens_per_call > 1.8

@@ -19,7 +19,9 @@ from spec_cascades.drafters import ngram
 from spec_cascades.drafters import space
 from spec_cascades.drafters import stop
 from spec_cascades.evaluation import details
+from spec_cascades.evaluation import executors
 from spec_cascades.evaluation import foretold
+from spec_cascades.evaluation import meshes
 from spec_cascades.evaluation import origins
 from spec_cascades.evaluation import parts
 from spec_cascades.evaluation import planner
@@ -42,7 +44,8 @@ def plain(pair_dir, tmp_path_factory):
   """A sweep that asks for nothing, and what it found."""
   sweep = sweep_lib.Sweep(
       str(tmp_path_factory.mktemp('sweep')), CURVES, str(pair_dir / 'verifier'),
-      str(pair_dir / 'drafter'), examples=4, gamma=3, buckets=((80, 20),))
+      str(pair_dir / 'drafter'), examples=4, gamma=3, buckets=((80, 20),),
+      predicted=False)
   return sweep, sweep_lib.Run(sweep)(Bar)
 
 
@@ -156,6 +159,32 @@ def test_predictions_are_the_planners(asked):
   for row, x in zip(drafted, found.predicted):
     if not row.temperature:
       assert x.predicted == pytest.approx(x.decoded)
+
+
+def test_predictions_are_made_wherever_they_can_be():
+  chosen = sweep_lib.Sweep('x', CURVES)
+  assert chosen.predicts
+  assert not dataclasses.replace(chosen, predicted=False).predicts
+  for changes in (dict(mesh=meshes.Mesh(1, 2)), dict(executor=executors.Ray())):
+    assert not dataclasses.replace(chosen, **changes).predicts
+
+
+def test_a_memory_too_small_for_them_loses_nothing(asked, monkeypatch):
+  run, _ = asked
+  path = run.directory / details.PREDICTED
+  before, rows = path.read_bytes(), run.directory / sweep_lib.RESULTS
+  def full(*unused):
+    raise jax.errors.JaxRuntimeError('RESOURCE_EXHAUSTED: Out of memory.\nmore')
+  monkeypatch.setattr(foretold, 'tokens_per_call', full)
+  path.unlink()
+  rows.unlink()
+  try:
+    with pytest.raises(ValueError, match=r'^RESOURCE_EXHAUSTED: Out of memory. '
+                       r'\(reading texts.*predicted=False reports them\.$'):
+      sweep_lib.Run(run.sweep)(Bar)
+  finally:
+    path.write_bytes(before)
+  assert len(rows.read_text().splitlines()) == len(run.points)
 
 
 def test_a_prediction_that_is_there_is_not_made_again(asked, monkeypatch):
@@ -304,8 +333,8 @@ def test_texts_that_differ_come_first_and_there_is_room_for_all(
 
 
 @pytest.mark.parametrize('changes', [
-    dict(split=1), dict(predicted=1), dict(inspected=-1), dict(inspected=True),
-    dict(inspected=None)])
+    dict(split=1), dict(split=None), dict(predicted=1),
+    dict(inspected=-1), dict(inspected=True), dict(inspected=None)])
 def test_bad_settings(plain, changes):
   with pytest.raises(ValueError, match='allowed: '):
     dataclasses.replace(plain[0], **changes)

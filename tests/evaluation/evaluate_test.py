@@ -93,7 +93,7 @@ def test_metrics_and_tokens_are_those_of_a_sweep(
     evaluated, source, setting, tmp_path):
   where, rows, _ = evaluated
   run = sweep_lib.Run(sweep_lib.Sweep(
-      str(tmp_path / 'sweep'), data=source, **setting))
+      str(tmp_path / 'sweep'), data=source, predicted=False, **setting))
   wanted = run(sweep_run_test.Bar).rows
   assert len(rows) == len(wanted) == 3
   journal = lines(run.directory / sweep_lib.JOURNAL)

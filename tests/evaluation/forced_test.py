@@ -77,6 +77,22 @@ def test_texts_that_no_rule_wrote_are_never_accepted(tiny):
   assert rates.shape == (3,) and rates[-1] == 0
 
 
+def test_neither_order_nor_the_size_of_a_pass_matters(tiny, monkeypatch):
+  """Texts of like length go together, in passes that memory holds."""
+  texts = [[5, 9, 3, 1], [1], [], [8, 7, 30, 6, 5, 1], [4] * 9]
+  of = lambda order: dict(zip(order, forced.probabilities(
+      tiny, (tiny.drafter.lm, tiny.drafter.params),
+      [WORDS[i] for i in order], [texts[i] for i in order],
+      targets.TokenV3(jnp.float32(.4)), Warp(jnp.float32(1.)))))
+  together = of(range(5))
+  assert [together[i].shape for i in range(5)] == [
+      (3, len(x)) for x in texts]
+  monkeypatch.setattr(forced, 'LOGITS', 1)
+  alone = of([3, 1, 0, 4, 2])
+  for i in range(5):
+    np.testing.assert_allclose(together[i], alone[i], rtol=2e-5)
+
+
 @pytest.mark.parametrize('inputs,texts,target,warp,match', [
     (WORDS, [[1]], LOSSLESS, GREEDY, '5 inputs and 1 texts'),
     (WORDS[:1], [[1, 999]], LOSSLESS, GREEDY, 'Token of texts is 999 in row 1'),

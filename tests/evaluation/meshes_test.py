@@ -49,7 +49,7 @@ for i, (mesh, executor) in enumerate([
       f'{out}{i}', tuple(map(curve, drafters)),
       f'{root}/verifier', f'{root}/drafter',
       examples=2 * batch - 1, gamma=2, batch=batch, timed=1,
-      buckets=((80, 10),), mesh=mesh, executor=executor))
+      buckets=((80, 10),), predicted=False, mesh=mesh, executor=executor))
   rows = run(Bar).rows
   pair = (found_pairs or [run.pair])[0]
   devices = {len(x.sharding.device_set) for x in jax.tree.leaves(

@@ -32,7 +32,7 @@ def done(pair_dir, tmp_path_factory):
   run = sweep_lib.Run(sweep_lib.Sweep(
       str(tmp_path_factory.mktemp('sweep') / 'out'), CURVES,
       str(pair_dir / 'verifier'), str(pair_dir / 'drafter'), examples=3,
-      gamma=3, buckets=((80, 20),)))
+      gamma=3, buckets=((80, 20),), predicted=False))
   return run, run(Bar)
 
 

@@ -151,7 +151,7 @@ def sweep(pair_dir, tmp_path_factory):
       str(tmp_path_factory.mktemp('shared') / 'one'),
       (points.Curve(targets.Lossless, gammas=(2, 3), temperatures=(0., 1.)),),
       str(pair_dir / 'verifier'), str(pair_dir / 'drafter'), examples=5,
-      batch=3, timed=2, trials=2, buckets=((80, 20),))
+      batch=3, timed=2, trials=2, buckets=((80, 20),), predicted=False)
 
 
 @pytest.fixture(scope='module')
@@ -350,7 +350,8 @@ out, verifier, drafter = sys.argv[1:]
 done = sweep.Run(sweep.Sweep(
     out, (points.Curve(targets.Lossless, gammas=(2, 3),
                        temperatures=(0., 1.)),), verifier, drafter,
-    examples=5, batch=3, timed=2, trials=2, buckets=((80, 20),)))(Bar)
+    examples=5, batch=3, timed=2, trials=2, buckets=((80, 20),),
+    predicted=False))(Bar)
 print(len(done.rows))
 '''
 

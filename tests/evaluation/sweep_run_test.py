@@ -123,7 +123,8 @@ def test_nobody_else_writes_while_the_last_rows_are_made(
 def test_rows_are_written_as_their_points_finish(sweep, done, monkeypatch,
                                                  tmp_path):
   """A sweep that dies with rows on the disk goes on from there."""
-  resumed = dataclasses.replace(sweep, output_dir=str(tmp_path / 'out'))
+  resumed = dataclasses.replace(sweep, output_dir=str(tmp_path / 'out'),
+                                predicted=False)
   write, counts = results.write_rows, []
 
   def interrupted(path, rows):
@@ -195,10 +196,11 @@ def test_rounds_predicted_from_the_texts_are_those_decoded(done):
   run, found = done
   rates = run.acceptance(lambda keys, **_: keys)
   rows = {row.key: row for row in found.rows if row.drafter}
-  assert set(rates) == set(rows)
+  assert set(rates) == set(rows) == {x.key for x in found.predicted}
+  said = {x.key: x.predicted for x in found.predicted}
   for key, row in rows.items():
     predicted = theory.tokens_per_call(rates[key], row.gamma)
-    assert 1 <= predicted <= 4
+    assert predicted == said[key] and 1 <= predicted <= 4
     if not row.temperature:
       assert predicted == pytest.approx(row.tokens_per_call)
 

@@ -89,7 +89,7 @@ def test_a_sweep_writes_them_and_a_finished_one_catches_up(pair_dir, tmp_path):
   chosen = sweep_lib.Sweep(
       str(tmp_path), CURVES[:1], str(pair_dir / 'verifier'),
       str(pair_dir / 'drafter'), examples=2, gamma=3, buckets=((80, 20),),
-      tensorboard=True)
+      tensorboard=True, predicted=False)
   found = sweep_lib.Run(chosen)(sweep_run_test.Bar)
   runs = {p: [x.name for x in p.iterdir()]
           for p in (tmp_path / tensorboard.FOLDER).iterdir()}

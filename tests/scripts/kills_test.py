@@ -28,7 +28,8 @@ def test_twenty_kills_change_nothing(tmp_path):
         [sys.executable, 'scripts/sweep.py', '--gin_file=gin/sweeps/debian.gin',
          '--gin_file=gin/protocols/local.gin', f'--gin.OUTPUT_DIR={out}',
          f'--gin.EXAMPLES={EXAMPLES}', f'--gin.sweep.Sweep.timed={TIMED}',
-         '--gin.sweep.Sweep.batch=6', '--gin.BUCKETS=((48, 72),)'],
+         '--gin.sweep.Sweep.batch=6', '--gin.BUCKETS=((48, 72),)',
+         '--gin.sweep.Sweep.predicted=False'],
         cwd=ROOT, env=env, text=True, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE)
 
