@@ -55,7 +55,11 @@ def said(row: Mapping[str, Any]) -> list[str]:
     both = row['predicted'], row['metrics'][CALLS]
     shown[CALLS] += f' predicted {foretold.shown(*both)}'
     warned = foretold.warning(where, *both)
-  return [f'{where}: {", ".join(shown.values())}', *[warned] * bool(warned)]
+  stopped = [f'warning: at {where} the logits of example {i} were not finite '
+             f'in round {fault}; its text ends there.'
+             for i, fault in row['faults'].items()]
+  return [f'{where}: {", ".join(shown.values())}', *[warned] * bool(warned),
+          *stopped]
 
 
 if __name__ == '__main__':

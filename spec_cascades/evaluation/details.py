@@ -10,8 +10,6 @@ import json
 import pathlib
 from typing import Any, Callable
 
-import jax
-
 from spec_cascades.evaluation import foretold
 from spec_cascades.evaluation import inspected
 from spec_cascades.evaluation import journal as journal_lib
@@ -63,16 +61,11 @@ def added(run: Any, journal: journal_lib.Journal,
       if new := [row for row in found.rows
                  if row.key not in known and not row.faults
                  and foretold.fits(run.points[row.key], programs)]:
-        try:
+        with foretold.reading('sweep.Sweep.predicted=False reports them'):
           for x in foretold.measure(run, programs, new, journal.records,
                                     progress):
             known[x.key] = x           # a sweep that is killed goes on here
             results.write_rows(run.directory / PREDICTED, known.values())
-        except jax.errors.JaxRuntimeError as error:
-          raise ValueError(
-              f'{str(error).splitlines()[0]} (reading texts again, to predict '
-              'tokens a call). All results are kept; the same command with '
-              '--gin.sweep.Sweep.predicted=False reports them.') from error
       found = dataclasses.replace(
           found, predicted=[known[key] for key in ready if key in known])
     if run.sweep.split:

@@ -15,6 +15,7 @@ from spec_cascades import check
 from spec_cascades.data import files
 from spec_cascades.evaluation import drafting
 from spec_cascades.evaluation import environment
+from spec_cascades.evaluation import foretold
 from spec_cascades.evaluation import host_tensorflow
 from spec_cascades.evaluation import pairs
 from spec_cascades.evaluation import points as points_lib
@@ -146,17 +147,24 @@ class Run:
             compute_metrics=True, step=step, **functions)
         metrics, = future.result().values()
         outputs = functions['predict_with_aux_fn'](dataset)   # as it was kept
-        predicted = (self.engine.predicted(point, dataset, outputs)
-                     if self.chosen.predicted else None)
         done.append(dict(
             task=name, step=step, point=point.label,
-            metrics=told(point, metrics), predicted=predicted,
-            setting=dataclasses.asdict(point),
+            metrics=told(point, metrics), predicted=None,
+            faults=predict.faults(outputs), setting=dataclasses.asdict(point),
             programs=compiled.programs, compile_seconds=compiled.seconds,
             compiled_late=self.engine.late, **common))
-        files.write_atomically(self.directory / RESULTS, ''.join(
-            json.dumps(row, ensure_ascii=False) + '\n' for row in done))
+        self._write(done)
+        if self.chosen.predicted:
+          with foretold.reading('evaluate.Evaluation.predicted=False needs no '
+                                'such pass'):
+            done[-1]['predicted'] = self.engine.predicted(
+                point, dataset, outputs)
+          self._write(done)
         yield done[-1]
+
+  def _write(self, rows: list[dict[str, Any]]) -> None:
+    files.write_atomically(self.directory / RESULTS, ''.join(
+        json.dumps(row, ensure_ascii=False) + '\n' for row in rows))
 
   def _evaluator(self, task: Any) -> Any:
     import seqio  # pylint: disable=g-import-not-at-top

@@ -5,8 +5,11 @@ The prediction comes from one teacher-forced pass over what was decoded, see
 """
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from typing import Any, Callable, Iterator, Sequence
+
+import jax
 
 from spec_cascades import theory
 from spec_cascades.evaluation import drafting
@@ -57,6 +60,21 @@ def warning(where: str, predicted: float, decoded: float) -> str | None:
   return (f'warning: at {where} {predicted:.2f} tokens a call are predicted, '
           f'{decoded:.2f} were decoded; above {TOLERATED:.0%} apart, so trust '
           'neither.')
+
+
+@contextlib.contextmanager
+def reading(otherwise: str) -> Iterator[None]:
+  """A pass over texts; ValueError, one line, where memory does not hold it.
+
+  Args:
+    otherwise: What to set instead, and what that does.
+  """
+  try:
+    yield
+  except jax.errors.JaxRuntimeError as error:
+    raise ValueError(
+        f'{str(error).splitlines()[0]} (reading texts again, to predict tokens '
+        f'a call). All results so far are kept; --gin.{otherwise}.') from error
 
 
 def fits(point: points_lib.Point, programs: programs_lib.Programs) -> bool:

@@ -167,6 +167,13 @@ class Engine:
     return row
 
 
+def faults(outputs: Outputs) -> dict[int, int]:
+  """By an example's number, the round whose logits were not finite."""
+  found, counted = outputs
+  return {int(i): int(fault) for (i, _), fault in zip(found, counted['fault'])
+          if fault}
+
+
 def decoding(targets: Any, predictions: Any, aux_values: Mapping[str, Any]
              ) -> dict[str, float]:
   """A metric for seqio Tasks: what decoding cost, named as in `results.Row`.

@@ -67,8 +67,8 @@ class Sweep:
     split: Whether to time the parts of a decode, too: more programs to compile.
     inspected: How many texts to show with the origin of every token, too.
     predicted: Whether to predict tokens a verifier call, too, by one pass over
-      the texts of each point that a chain drafted; None: on one device of this
-      process, which is where it can be done.
+      the texts of each point that a chain drafted; None: where this process
+      decodes and no other, or on one device each, as nothing else can be done.
     mesh: Devices of each process, or of all, that decode together. Part of
       the configuration if it is not one device.
     executor: Who decodes: this process, or workers on other machines. It is no
@@ -129,9 +129,10 @@ class Sweep:
     if type(self.inspected) is not int or self.inspected < 0:
       raise ValueError(f'Got inspected={self.inspected!r}; allowed: a whole '
                        'number of texts from 0.')
-    if self.mesh.size > 1 and self.asked:
+    if self.mesh.size > 1 and (self.split or self.inspected or (
+        self.predicted and hosts.count() > 1)):
       raise ValueError(f'Got mesh={self.mesh} and {self.asked}; allowed on '
-                       'several devices: none of these details.')
+                       'several devices: predicted=True in one process.')
     if not isinstance(self.top_k, int):
       raise ValueError(f'Got top_k={self.top_k!r}; allowed: whole numbers.')
     if isinstance(self.executor, type) or not hasattr(self.executor, 'check'):
@@ -150,7 +151,7 @@ class Sweep:
   def predicts(self) -> bool:
     """Whether tokens a verifier call are predicted."""
     if self.predicted is None:
-      return self.mesh.size == 1 and self.executor.joins
+      return self.executor.joins and 1 in (self.mesh.size, hosts.count())
     return self.predicted
 
 

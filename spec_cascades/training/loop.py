@@ -351,7 +351,8 @@ def _run(run, update, state, memory, lessons, teacher, saves, progress,
     steps.advance()
     if steps.due(recipe.save_every):
       save()
-    if steps.due(recipe.eval_every):
+    # A process that is to end may have seconds: what it learnt comes first.
+    if steps.due(recipe.eval_every) and not terminated.received:
       evaluate()
   save()
   return steps.state

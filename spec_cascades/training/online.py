@@ -240,9 +240,11 @@ class Session:
         accepted=last.accepted, first_tokens_per_call=first.tokens_per_call,
         first_accepted=first.accepted, **now.figures)
     lines = [f'{first}; {last}', f'now {now}']
-    # Of a few texts that are drawn, chance alone may be more than it tolerates.
-    if now.warning is not None and not self.online.temperature:
-      lines.append(now.warning)
+    if now.warning is not None:
+      drawn = ', by chance perhaps: they are drawn' * (
+          self.online.temperature > 0)
+      lines.append(f'{now.warning} ({min(AGAIN, figures["requests"])} texts'
+                   f'{drawn})')
     return figures, lines
 
   def _bought(self, params, teacher, served):

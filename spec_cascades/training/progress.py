@@ -12,6 +12,7 @@ from typing import Any, BinaryIO, Callable, Iterator, Mapping, Sequence
 import numpy as np
 
 from spec_cascades.evaluation import tensorboard as tensorboard_lib
+from spec_cascades.training import saving
 
 FILE = 'metrics.jsonl'
 RATE = 'tokens_per_second'             # of lines on steps, not on evaluations
@@ -39,9 +40,12 @@ class Progress:
   def __enter__(self) -> Progress:
     return self
 
-  def __exit__(self, *error) -> None:
+  def __exit__(self, kind, *error) -> None:
     if self._writer is not None:
-      self._writer.close()
+      # What ends the run is said, not that this can't be written either.
+      with contextlib.suppress(*[ValueError] * (kind is not None)):
+        with self._drawing('at the end'):
+          self._writer.close()
 
   def add(self, step: int, metrics: Mapping[str, Any],
           where: Callable[[], str], saved: Callable[[], int | None]) -> None:
@@ -120,7 +124,14 @@ class Progress:
                        f'({error}); checkpoints are whole. Make room, and the '
                        'same command goes on from the last one.') from None
     if self._writer is not None:
-      self._writer.write_scalars(step, dict(figures))
+      with self._drawing(f'at step {step}'):
+        self._writer.write_scalars(step, dict(figures))
+
+  def _drawing(self, when):
+    return saving.explained(
+        f"{self._folder / tensorboard_lib.FOLDER} can't be written {when}",
+        'checkpoints are whole. Make room, and the same command goes on from '
+        'the last one')
 
 
 def _end_line(file: BinaryIO) -> None:

@@ -23,6 +23,7 @@ from spec_cascades.models import t5
 from spec_cascades.training import borrowing
 from spec_cascades.training import data
 from spec_cascades.training import grow
+from spec_cascades.training import saving
 
 SAVES = 'checkpoints'                  # of a run, under its model_dir
 
@@ -201,7 +202,7 @@ def restore(model_dir: str) -> tuple[Any, int]:
   Whatever devices it was trained on, of one process or of several.
 
   Raises:
-    ValueError: There is no checkpoint.
+    ValueError: There is no checkpoint, or it can't be read.
   """
   folder = pathlib.Path(model_dir).expanduser().absolute() / SAVES
   if not folder.is_dir():               # a manager would make it
@@ -212,10 +213,14 @@ def restore(model_dir: str) -> tuple[Any, int]:
     if newest is None:
       raise ValueError(f'No checkpoint under {folder}; train the model first.')
     here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-    like = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here),
-        saves.item_metadata(newest).tree)
-    state = saves.restore(newest, args=ocp.args.StandardRestore(like))
+    with saving.explained(
+        f"The checkpoint of step {newest} in {folder} can't be read",
+        'if it is damaged, delete it; the same command reads the one before '
+        'it'):
+      like = jax.tree.map(
+          lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here),
+          saves.item_metadata(newest).tree)
+      state = saves.restore(newest, args=ocp.args.StandardRestore(like))
   return jax.tree.map(np.asarray, state['params']), newest
 
 

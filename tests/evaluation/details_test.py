@@ -13,6 +13,7 @@ from sweep_run_test import Bar
 
 from spec_cascades import baselines
 from spec_cascades import decode
+from spec_cascades import hosts
 from spec_cascades import targets
 from spec_cascades.drafters import chain
 from spec_cascades.drafters import ngram
@@ -161,12 +162,17 @@ def test_predictions_are_the_planners(asked):
       assert x.predicted == pytest.approx(x.decoded)
 
 
-def test_predictions_are_made_wherever_they_can_be():
+def test_predictions_are_made_wherever_they_can_be(monkeypatch):
   chosen = sweep_lib.Sweep('x', CURVES)
   assert chosen.predicts
   assert not dataclasses.replace(chosen, predicted=False).predicts
-  for changes in (dict(mesh=meshes.Mesh(1, 2)), dict(executor=executors.Ray())):
-    assert not dataclasses.replace(chosen, **changes).predicts
+  cut = dataclasses.replace(chosen, mesh=meshes.Mesh(1, 2))
+  assert cut.predicts
+  assert not dataclasses.replace(chosen, executor=executors.Ray()).predicts
+  monkeypatch.setattr(hosts, 'count', lambda: 2)
+  assert chosen.predicts and not cut.predicts
+  with pytest.raises(ValueError, match='allowed on several devices: predicted'):
+    dataclasses.replace(cut, predicted=True)
 
 
 def test_a_memory_too_small_for_them_loses_nothing(asked, monkeypatch):

@@ -9,6 +9,7 @@ import sys
 from unittest import mock
 
 import gin
+import jax
 import numpy as np
 import pytest
 
@@ -18,6 +19,7 @@ from spec_cascades import theory
 from spec_cascades import warp
 from spec_cascades.evaluation import evaluate
 from spec_cascades.evaluation import forced
+from spec_cascades.evaluation import foretold
 from spec_cascades.evaluation import pairs
 from spec_cascades.evaluation import points as points_lib
 from spec_cascades.evaluation import predict
@@ -170,6 +172,34 @@ def test_nothing_is_predicted_of_texts_with_a_fault(run):
   predicted = lambda **changes: run.engine.predicted(
       run.points[-1], dataset, (found, dict(aux, **changes)))
   assert predicted() > 1 and predicted(fault=[0, 1, 0]) is None
+
+
+def test_texts_with_a_fault_are_named_with_their_rounds(evaluated, run):
+  evaluator, = run.evaluators.values()
+  dataset, = evaluator.cached_model_datasets.values()
+  found, aux = run.engine.functions(run.points[-1])['predict_with_aux_fn'](
+      dataset)
+  assert evaluated[1][-1]['faults'] == predict.faults((found, aux)) == {}
+  faults = predict.faults((found, dict(aux, fault=[0, 3, 0])))
+  assert faults == {found[1][0]: 3}
+  _, line = script.said(dict(evaluated[1][-1], predicted=None, faults=faults))
+  assert line.endswith(f'the logits of example {found[1][0]} were not finite '
+                       'in round 3; its text ends there.')
+
+
+def test_a_memory_too_small_to_predict_loses_no_point(
+    source, setting, tmp_path, monkeypatch):
+  def full(*unused):
+    raise jax.errors.JaxRuntimeError('RESOURCE_EXHAUSTED: Out of memory.\nmore')
+  monkeypatch.setattr(foretold, 'tokens_per_call', full)
+  where, rows = tmp_path / 'out', []
+  with pytest.raises(ValueError, match='^RESOURCE_EXHAUSTED: Out of memory. .r'
+                     'eading.*predicted=False needs no such pass.$'):
+    for row in evaluate.Run(evaluate.Evaluation(
+        str(where), source, **setting))(sweep_run_test.Bar):
+      rows.append(row)
+  written = lines(where / evaluate.RESULTS)
+  assert len(written) == len(rows) + 1 and written[-1]['metrics']
 
 
 def test_a_baseline_that_judges_no_draft_has_no_rejections():

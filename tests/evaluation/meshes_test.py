@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import jax
+import numpy as np
 import pytest
 
 import besides
@@ -49,8 +50,9 @@ for i, (mesh, executor) in enumerate([
       f'{out}{i}', tuple(map(curve, drafters)),
       f'{root}/verifier', f'{root}/drafter',
       examples=2 * batch - 1, gamma=2, batch=batch, timed=1,
-      buckets=((80, 10),), predicted=False, mesh=mesh, executor=executor))
-  rows = run(Bar).rows
+      buckets=((80, 10),), mesh=mesh, executor=executor))
+  made = run(Bar)
+  rows = made.rows
   pair = (found_pairs or [run.pair])[0]
   devices = {len(x.sharding.device_set) for x in jax.tree.leaves(
       (pair.verifier.params, pair.drafter.params,
@@ -62,7 +64,8 @@ for i, (mesh, executor) in enumerate([
               for x in jax.tree.leaves(pair.drafter.params))
   found.append(dict(
       rows=[[r.method, r.emitted, r.rounds, r.quality, r.histogram]
-            for r in rows], keys=[r.key for r in rows], cut=cut, whole=whole,
+            for r in rows], predicted=[x.predicted for x in made.predicted],
+      keys=[r.key for r in rows], cut=cut, whole=whole,
       devices=sorted(devices)))
 print(json.dumps(found))
 '''
@@ -82,6 +85,9 @@ def run(pair_dir, directory, batch, *drafters):
 
 
 def check(one, four, sent):
+  np.testing.assert_allclose(four['predicted'], one['predicted'], rtol=1e-4)
+  np.testing.assert_allclose(sent.pop('predicted'), four.pop('predicted'),
+                             rtol=1e-4)
   assert sent == four
   assert one['rows'] == four['rows'] and one['devices'] == [1]
   assert four['devices'] == [4] and four['cut'] and not one['cut']

@@ -36,6 +36,22 @@ def both(pair_dir, **options):
                     **options)
 
 
+def test_nothing_is_compiled_before_inputs_are_checked():
+  """Of the shipped pair, whose encoders are compared; by all threads."""
+  compiled = []
+  def count(event, *unused, **more):
+    if 'backend_compile' in event:
+      compiled.append(event)
+  jax.monitoring.register_event_duration_secs_listener(count)
+  try:
+    assert pairs.is_shared(pairs.load().drafter)
+    assert not compiled
+    jax.jit(lambda x: x + 3).lower(jnp.ones(7)).compile()
+    assert compiled
+  finally:
+    jax.monitoring.unregister_event_duration_listener(count)
+
+
 def test_threads_that_ask_at_once_get_the_same_parameters(monkeypatch):
   """As Python 3.12 has it, whose `cached_property` locks nothing."""
   class Lockless(functools.cached_property):

@@ -9,6 +9,7 @@ import numpy as np
 
 from spec_cascades.models import gemma, positions, t5
 
+# Heads of 32 are for attention in C, others for XLA's; both in `LMS`.
 VOCAB = 31
 _t5 = t5.T5Config(
     vocab_size=VOCAB, emb_dim=16, num_heads=3, num_encoder_layers=2,
@@ -23,7 +24,7 @@ _llama = dataclasses.replace(
 LMS = dict(
     t5_1_0=t5.T5(dataclasses.replace(
         _t5, mlp_activations=('relu',), logits_via_embedding=True)),
-    t5_1_1=t5.T5(_t5),
+    t5_1_1=t5.T5(dataclasses.replace(_t5, head_dim=32)),
     t5_lent=t5.T5(dataclasses.replace(_t5, encoder=dataclasses.replace(
         _t5, emb_dim=20, num_heads=2, head_dim=8, mlp_dim=12,
         mlp_activations=('relu',)))),
@@ -32,7 +33,8 @@ LMS = dict(
         _gemma, num_kv_heads=2, post_norms=True, windows=(4, 0),
         attention_soft_cap=3., logit_soft_cap=8., query_scale=.5)),
     gemma3=gemma.Gemma(dataclasses.replace(
-        _gemma, num_layers=3, post_norms=True, qk_norm=True, windows=(3, 3, 0),
+        _gemma, head_dim=32, num_layers=3, post_norms=True, qk_norm=True,
+        windows=(3, 3, 0),
         rope=positions.Rope(1e6, 8.))),
     llama3=gemma.Gemma(dataclasses.replace(
         _llama, rope=positions.Rope(5e5, 8., 16))),

@@ -145,6 +145,7 @@ runpy.run_path(sys.argv[0], run_name='__main__')
   assert failed.returncode == 2, failed.stderr
   line, = (x for x in failed.stderr.splitlines() if x.startswith('train.py: '))
   assert 'checkpoint of step 4' in line and 'Make room' in line
+  assert 'Traceback' not in failed.stderr
   assert start.restore(tmp_path / 'run')[1] == 2
   result = subprocess.run(command, env=environment, capture_output=True,
                           text=True, timeout=300, check=False)
@@ -153,18 +154,24 @@ runpy.run_path(sys.argv[0], run_name='__main__')
 
 
 def test_sigterm_saves_and_ends_the_run(corpus, whole, tmp_path):
-  """Where no checkpoint was due; it goes on bitwise, and later signals end."""
-  before = signal.getsignal(signal.SIGTERM)
+  """Where no checkpoint was due; it goes on bitwise, and later signals end.
+
+  An evaluation that was due waits until the run goes on.
+  """
+  before, lines = signal.getsignal(signal.SIGTERM), []
 
   def tell(line):
+    lines.append(line)
     if line.startswith('step 6/'):
       os.kill(os.getpid(), signal.SIGTERM)
 
-  state = loop.train(run_of(corpus, tmp_path), log=tell)
+  state = loop.train(run_of(corpus, tmp_path, eval_every=6), log=tell)
   assert int(state.step) == start.restore(tmp_path)[1] == 6
   assert signal.getsignal(signal.SIGTERM) is before
-  again = loop.train(run_of(corpus, tmp_path), log=lambda line: None)
+  assert not any(line.startswith('step 6 ') for line in lines)
+  again = loop.train(run_of(corpus, tmp_path, eval_every=6), log=lines.append)
   assert int(again.step) == 12
+  assert any(line.startswith('step 6 ') for line in lines)
   jax.tree.map(np.testing.assert_array_equal, again.params, whole[1].params)
 
 
