@@ -25,9 +25,9 @@ from spec_cascades.drafters import chain, ngram, null, tree
 from spec_cascades.warp import Warp
 from tests import lenient
 from tests.common import (
-    CASES, LEVEL, LM, PRODUCT_CASES, PRODUCT_LEVEL, ROUND_CASES, ROUND_LEVEL,
-    SAMPLER_LEVEL, SHARP, assert_counted, keys, lenience_p_value,
-    lenience_power, p_value, select)
+    CASES, JUDGED_CASES, JUDGED_LEVEL, LEVEL, LM, PRODUCT_CASES, PRODUCT_LEVEL,
+    ROUND_CASES, ROUND_LEVEL, SAMPLER_LEVEL, SHARP, assert_counted, keys,
+    lenience_p_value, lenience_power, p_value, select)
 from tests.lawcases import drafts_of, exact_law
 
 P, Q = SHARP
@@ -269,7 +269,8 @@ def test_false_alarms_of_all_law_tests_stay_under_one_in_a_million():
   assert groups * (len(GRID) + 2) <= PRODUCT_CASES
   assert PER_CELL[GRID[:, 0] > 0].sum() >= 2**17
   assert (CASES * LEVEL + PRODUCT_CASES * PRODUCT_LEVEL
-          + ROUND_CASES * ROUND_LEVEL + 8 * SAMPLER_LEVEL) < 1e-6
+          + ROUND_CASES * ROUND_LEVEL + JUDGED_CASES * JUDGED_LEVEL
+          + 8 * SAMPLER_LEVEL) < 1e-6
 
 
 def test_the_product_has_every_rule_drafter_and_verifier():

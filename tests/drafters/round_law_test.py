@@ -11,8 +11,6 @@ written by rounds.
 Texts as a whole are tested in law_test.py, for drafters whose q is the same
 wherever a round begins.
 """
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,7 +20,7 @@ from spec_cascades import decode, targets, verify
 from spec_cascades.warp import Warp
 from tests.common import (
     P, ROUND_CASES, ROUND_LEVEL, keys, p_value, prompt)
-from tests.conformance_test import BESIDE, DRAFTERS, FUSED, LM, RULES
+from tests.conformance_test import DRAFTERS, RULES, reads_q, verifier_of
 
 ROWS, WARP = 2**13, Warp(.8, top_p=.95)
 STEP, INIT = map(jax.jit, (decode.GenSpecSample.step,
@@ -42,8 +40,8 @@ JUDGES = dict(rejection=verify.Rejection(), k_seq=verify.KSeq())
 
 def made(name, judge='rejection'):
   drafter, params = DRAFTERS[name][0][0], DRAFTERS[name][1]
-  lm = FUSED.verifier if params is BESIDE[FUSED] else LM
-  return decode.GenSpecSample(lm, drafter, 40, JUDGES[judge], eos=-1), params
+  return decode.GenSpecSample(
+      verifier_of(name), drafter, 40, JUDGES[judge], eos=-1), params
 
 
 def choice(rules, name):
@@ -51,17 +49,9 @@ def choice(rules, name):
                         jnp.int32(list(rules).index(name)))
 
 
-@functools.cache
 def rules_of(name):
   """Those that a drafter serves: with q, if it has one."""
-  spec, params = made(name)
-  state = jax.eval_shape(spec.init, P, params, prompt(2), keys(2))
-  try:
-    jax.eval_shape(spec.step, P, params, RULES['Chow'], WARP, state)
-  except ValueError as error:
-    assert 'needs q, but' in str(error), error
-    return PLAIN
-  return {**PLAIN, **READING}
+  return {**PLAIN, **READING} if reads_q(name) else PLAIN
 
 
 def rounds(name, judge, rules):

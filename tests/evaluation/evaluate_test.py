@@ -196,7 +196,7 @@ def test_a_memory_too_small_to_predict_loses_no_point(
   with pytest.raises(ValueError, match='^RESOURCE_EXHAUSTED: Out of memory. .r'
                      'eading.*predicted=False needs no such pass.$'):
     for row in evaluate.Run(evaluate.Evaluation(
-        str(where), source, **setting))(sweep_run_test.Bar):
+        str(where), source, **setting))(lambda points, **unused: points):
       rows.append(row)
   written = lines(where / evaluate.RESULTS)
   assert len(written) == len(rows) + 1 and written[-1]['metrics']
