@@ -189,7 +189,8 @@ def train(run: Run, *, log: Callable[[str], None] = print
   with ocp.CheckpointManager(folder / start.SAVES, options=options) as saves:
     state, memory = _start(run, update, saves, lessons.fresh(), log)
     if hosts.first():
-      for line in settings.compare(folder, run, int(state.step)):
+      texts = None if run.online else settings.digest(corpus.train)
+      for line in settings.compare(folder, run, int(state.step), texts):
         log(line)
       if (int(state.step) < recipe.steps      # else it may have a tree by now
           or not (folder / orbax.MODEL).is_file()):

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import json
 import pathlib
 from typing import Any
 
+import jax
+import numpy as np
+
 from spec_cascades.data import files
 
 FILE = 'settings.jsonl'
+TEXTS = 'texts to train on, by SHA-256'
 
 
 def flat(value: Any, name: str = '') -> dict[str, str]:
@@ -43,13 +48,29 @@ def _text(value: Any) -> str:
   return repr(value)
 
 
-def changes(folder: pathlib.Path, run: Any) -> dict[str, str]:
+def digest(arrays: Any) -> str:
+  """Of a tree of arrays, such as all texts that a run trains on."""
+  found = hashlib.sha256()
+  for path, x in jax.tree.leaves_with_path(arrays):
+    x = np.ascontiguousarray(x)
+    found.update(f'{jax.tree_util.keystr(path)} {x.dtype} {x.shape}'.encode())
+    found.update(x)
+  return found.hexdigest()
+
+
+def changes(folder: pathlib.Path, run: Any, texts: str | None = None
+            ) -> dict[str, str]:
   """By name, a line on each setting that is other than at the start before.
+
+  Args:
+    folder: Of the run.
+    run: Its settings, a dataclass.
+    texts: Digest of what it trains on, if that is known.
 
   Raises:
     ValueError: The file there can't be read.
   """
-  path, now = folder / FILE, flat(run)
+  path, now = folder / FILE, _all(run, texts)
   earlier = _earlier(path)
   if not earlier:
     return {}
@@ -59,12 +80,20 @@ def changes(folder: pathlib.Path, run: Any) -> dict[str, str]:
   except (ValueError, KeyError, TypeError):
     raise ValueError(f'{path} does not hold settings of a run; delete it, '
                      'and the run goes on without it.') from None
+  names = {*before, *now}
+  if not (before.get(TEXTS) and texts):
+    names.discard(TEXTS)
   return {name: f'since step {since}, {name} was {before.get(name, "absent")}, '
-          f'is {now.get(name, "absent")}' for name in sorted({*before, *now})
+          f'is {now.get(name, "absent")}' for name in sorted(names)
           if before.get(name) != now.get(name)}
 
 
-def compare(folder: pathlib.Path, run: Any, step: int) -> list[str]:
+def _all(run, texts):
+  return flat(run) | ({TEXTS: texts} if texts else {})
+
+
+def compare(folder: pathlib.Path, run: Any, step: int,
+            texts: str | None = None) -> list[str]:
   """Lines on what is other than at the start before; keeps all starts.
 
   A run may go on with other settings, more steps say; then it is no longer the
@@ -75,14 +104,16 @@ def compare(folder: pathlib.Path, run: Any, step: int) -> list[str]:
     folder: Of the run.
     run: Its settings, a dataclass.
     step: At which it starts or goes on.
+    texts: Digest of what it trains on; None if nothing is known of it before.
 
   Raises:
     ValueError: The file there can't be read.
   """
-  path, lines = folder / FILE, list(changes(folder, run).values())
+  path, lines = folder / FILE, list(changes(folder, run, texts).values())
   earlier = _earlier(path)
   if lines or not earlier:
-    row = json.dumps(dict(step=step, settings=flat(run)), ensure_ascii=False)
+    row = json.dumps(dict(step=step, settings=_all(run, texts)),
+                     ensure_ascii=False)
     files.write_atomically(path, f'{earlier}{row}\n')
   return lines
 

@@ -214,7 +214,9 @@ def test_a_checkpoint_of_another_model_or_optimiser_stays(
       loop.train(dataclasses.replace(run, **changes), log=lambda line: None)
     assert 'delete' not in str(error.value)
     assert f'{tmp_path}/run/checkpoints/12 is of another' in str(error.value)
-  (tmp_path / 'run' / settings.FILE).unlink()
+  place = tmp_path / 'run' / settings.FILE
+  assert settings.TEXTS in place.read_text()
+  place.unlink()
   with pytest.raises(ValueError, match=r'iser: .*/kernel there \(16, 16\), '
                      r'here \(.*24.*\)\. Give those'):
     loop.train(dataclasses.replace(run, lm=wider), log=lambda line: None)

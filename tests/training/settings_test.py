@@ -2,6 +2,7 @@
 import dataclasses
 import json
 
+import numpy as np
 import pytest
 
 from spec_cascades.models import t5
@@ -49,6 +50,23 @@ def test_what_changed_is_said_once(run, tmp_path):
   assert settings.compare(tmp_path, changed, 9) == []
   rows = (tmp_path / settings.FILE).read_text().splitlines()
   assert [json.loads(row)['step'] for row in rows] == [0, 8]
+
+
+def test_other_texts_under_the_same_name_are_said(run, tmp_path):
+  """The step is all of a position in them, so they have to be the same."""
+  one, other = ({16: dict(inputs=np.arange(6).reshape(2, 3) + x)}
+                for x in (0, 1))
+  assert settings.digest(one) == settings.digest(dict(one))
+  for x in (other, {32: one[16]}, {16: dict(targets=one[16]['inputs'])},
+            {16: dict(inputs=one[16]['inputs'].reshape(3, 2))}):
+    assert settings.digest(x) != settings.digest(one)
+  first, then = map(settings.digest, (one, other))
+  assert settings.compare(tmp_path, run, 0, first) == []
+  assert settings.compare(tmp_path, run, 3, first) == []
+  assert settings.compare(tmp_path, run, 3) == []       # not asked
+  line, = settings.compare(tmp_path, run, 4, then)
+  assert line == (f'since step 0, {settings.TEXTS} was {first}, is {then}')
+  assert settings.compare(tmp_path, run, 5, then) == []
 
 
 @pytest.mark.parametrize('content', ['{}\n', '[1]\n', 'x\n', '\n'])
