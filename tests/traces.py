@@ -8,6 +8,7 @@ from spec_cascades import decode, targets, types, verify
 from spec_cascades.drafters import chain, ngram, null, tree
 from spec_cascades.models import table
 from spec_cascades.warp import Warp
+from tests import conformance_test
 
 FOLDER = pathlib.Path(__file__).parent / 'golden'
 LM = table.Table(7)
@@ -31,15 +32,24 @@ CASES = dict(
            Warp(.3)),
     tree=(tree.Tree(LM, (-1, 0, 0, 1, 1, 2)), Q, verify.Rejection(),
           targets.OPT(.3), Warp()))
+# And one of every drafter, with the tables of the conformance suite.
+EACH = 'drafter_'
+CASES |= {
+    f'{EACH}{name}': (drafters[0], params, verify.Rejection(),
+                      targets.Lossless(), Warp(.8))
+    for name, (drafters, params) in conformance_test.DRAFTERS.items()}
 
 
 def record(name):
   """Everything that a decode shows, as JSON can hold it."""
   drafter, params, verifier, target, warp = CASES[name]
   eos = 1 if params is not None else -1
-  spec = decode.GenSpecSample(LM, drafter, 16, verifier, eos)
+  lm, p = (conformance_test.verifier_of(name.removeprefix(EACH)),
+           conformance_test.P) if name.startswith(EACH) else (LM, P)
+  prompt = PROMPT.replace(prefix=PROMPT.prefix % lm.vocab_size)
+  spec = decode.GenSpecSample(lm, drafter, 16, verifier, eos)
   rounds, state = [], None
-  for done in decode.stream(spec, P, params, PROMPT,
+  for done in decode.stream(spec, p, params, prompt,
                             decode.row_keys(3, jnp.arange(3)), target, warp):
     state = done.state
     rounds.append([
