@@ -60,7 +60,7 @@ def added(run: Any, journal: journal_lib.Journal,
       known = _known(run, predictions)
       if new := [row for row in found.rows
                  if row.key not in known and not row.faults
-                 and foretold.fits(run.points[row.key], programs)]:
+                 and foretold.foreseen(run.points[row.key], programs)]:
         with foretold.reading('sweep.Sweep.predicted=False reports them'):
           for x in foretold.measure(run, programs, new, journal.records,
                                     progress):

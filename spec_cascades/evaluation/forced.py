@@ -29,25 +29,26 @@ STEP = 32             # widths are multiples of it, so that few are compiled
 
 
 def acceptance(pair: pairs.Pair, inputs: Sequence[Sequence[int]],
-               texts: Sequence[Sequence[int]], target: Any, warp: Any
-               ) -> list[np.ndarray]:
+               texts: Sequence[Sequence[int]], target: Any, warp: Any,
+               drafter: tuple[Any, Any] | None = None) -> list[np.ndarray]:
   """Per text, the probability that each token is accepted if it is drafted.
 
   min(1, q~(y_t) / pi(y_t)); 0 where pi(y_t) is 0, as after a near-tie that a
   block of tokens has decided otherwise than one pass does.
 
   Args:
-    pair: Models, with a drafter.
+    pair: Models, with a drafter, unless one is given.
     inputs: Tokens that each text answers to, as a prompt takes them.
     texts: New tokens, the end among them; empty texts have no acceptance.
     target: The rule that has written them.
     warp: The sampling transform that it used.
+    drafter: The model that drafts, and its parameters; None: the pair's.
 
   Raises:
     ValueError: Texts and inputs that don't match, or no drafter; tokens outside
       the vocabulary; numbers outside their domains, or one for each text.
   """
-  found = _passes(pair, _small(pair), inputs, texts, target, warp)
+  found = _passes(pair, drafter or _small(pair), inputs, texts, target, warp)
   over = lambda drawn, pi: np.minimum(
       np.divide(drawn, pi, out=np.zeros_like(pi), where=pi > 0), 1)
   return [over(drawn, pi) for _, _, pi, drawn in found]

@@ -21,6 +21,7 @@ from spec_cascades.evaluation import results
 
 SCHEMA = 1
 TOLERATED = 0.05          # between what is predicted and what is decoded
+MODELS = tuple(drafting.KINDS[x] for x in (drafting.CHAIN, 'skip', 'counts'))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,6 +78,13 @@ def reading(otherwise: str) -> Iterator[None]:
         f'a call). All results so far are kept; --gin.{otherwise}.') from error
 
 
+def foreseen(point: points_lib.Point, programs: programs_lib.Programs) -> bool:
+  """Whether a model drafts there in a chain, the small one or another."""
+  return bool(point.drafter) and (
+      drafting.split(point.drafter)[0] in MODELS
+      and not programs.name(point).baseline)
+
+
 def fits(point: points_lib.Point, programs: programs_lib.Programs) -> bool:
   """Whether the pair's small model drafts there, in a chain."""
   return (point.drafter == drafting.CHAIN
@@ -86,7 +94,7 @@ def fits(point: points_lib.Point, programs: programs_lib.Programs) -> bool:
 def tokens_per_call(pair: pairs.Pair, programs: programs_lib.Programs,
                     point: points_lib.Point, inputs: Sequence[Sequence[int]],
                     texts: Sequence[Sequence[int]]) -> float:
-  """What one pass over the texts of a point that `fits` predicts.
+  """What one pass over the texts of a point that is `foreseen` predicts.
 
   Args:
     pair: The models.
@@ -95,7 +103,9 @@ def tokens_per_call(pair: pairs.Pair, programs: programs_lib.Programs,
     inputs: Tokens that each text answers to.
     texts: New tokens; none of them was cut short by a fault.
   """
-  rates = forced.acceptance(pair, inputs, texts, *programs.chosen(point))
+  drafter, params = drafting.make(point.drafter, pair, point.gamma)
+  rates = forced.acceptance(pair, inputs, texts, *programs.chosen(point),
+                            (drafter.lm, params))
   return theory.tokens_per_call(rates, point.gamma)
 
 
@@ -107,7 +117,7 @@ def measure(run: Any, programs: programs_lib.Programs,
   Args:
     run: A `sweep.Run`.
     programs: Of its points.
-    rows: Of points that `fits` and that had no fault.
+    rows: Of points that are `foreseen` and that had no fault.
     records: Of all decodes.
     progress: `tqdm` or something called like it.
   """

@@ -92,8 +92,7 @@ class Engine:
                 outputs: Outputs) -> float | None:
     """Tokens a verifier call, from one pass over what was decoded.
 
-    None where a fault cut a text short, and where no chain of the small model
-    drafted.
+    None where a fault cut a text short, and where no chain of a model drafted.
 
     Args:
       point: Who decoded.
@@ -101,7 +100,8 @@ class Engine:
       outputs: What `predict_with_aux_fn` has given for it.
     """
     found, counted = outputs
-    if any(counted['fault']) or not foretold.fits(point, self._programs):
+    if any(counted['fault']) or not foretold.foreseen(
+        point, self._programs):
       return None
     return foretold.tokens_per_call(
         self._pair, self._programs, point,

@@ -9,10 +9,12 @@ from spec_cascades import targets
 from spec_cascades.evaluation import foretold
 from spec_cascades.evaluation import points
 from spec_cascades.evaluation import programs
+from spec_cascades.evaluation import sweep
 from spec_cascades.evaluation.report import table
+from tests.evaluation.sweep_run_test import Bar
 
 
-def test_predictions_are_of_chains_of_the_small_model():
+def test_predictions_are_of_chains_of_models():
   curves = [points.Curve(targets.Lossless, temperatures=(0.,)),
             points.Curve(targets.Lossless, (), (0.,), 'ngram', 'copying'),
             points.Curve(targets.Lossless, (), (0.,), 'skip', 'layers'),
@@ -20,7 +22,9 @@ def test_predictions_are_of_chains_of_the_small_model():
   made = programs.Programs(None, curves)
   fit = [x.method for x in points.expand(curves, gamma=2)
          if foretold.fits(x, made)]
-  assert fit == ['SpecDecode']
+  assert fit == ['SpecDecode']                   # of the pair's small one
+  assert [x.method for x in points.expand(curves, gamma=2)
+          if foretold.foreseen(x, made)] == ['SpecDecode', 'layers']
 
 
 def test_five_per_cent_are_tolerated():
@@ -48,3 +52,19 @@ def test_a_sweep_shows_what_was_predicted(ratio, warned):
       *['-'] * (len(body) - 1)])
   notes = table.everything(made)
   assert notes.count('warning: at a point ') == warned
+
+
+@pytest.mark.slow
+def test_chains_of_other_models_are_foreseen(pair_dir, tmp_path):
+  """Exactly, where nothing is drawn; what looks texts up is not."""
+  curves = [points.Curve(targets.Lossless, (), (0.,), name, name)
+            for name in ('skip', 'ngram')]
+  made = sweep.Run(sweep.Sweep(
+      str(tmp_path), curves, str(pair_dir / 'verifier'),
+      str(pair_dir / 'drafter'), examples=4, gamma=3,
+      buckets=((80, 20),)))(Bar)
+  skip, ngram = (next(x for x in made.rows if x.drafter == name)
+                 for name in ('skip', 'ngram'))
+  found, = made.predicted
+  assert found.key == skip.key != ngram.key and skip.tokens_per_call > 1
+  assert found.predicted == pytest.approx(skip.tokens_per_call)
