@@ -226,6 +226,9 @@ def fingerprints(inputs: Int[Array, 'B I']) -> Int[Array, 'B']:
   return (inputs * powers.view(np.int32)).sum(1, dtype=jnp.int32)
 
 
+UNSEEN = 'mlp_activations', 'num_heads', 'head_dim', 'relative_max_distance'
+
+
 @dataclasses.dataclass(frozen=True)
 class WithVerifier:
   """Adds the verifier to a drafter's checkpoint as T5X restores it.
@@ -235,17 +238,27 @@ class WithVerifier:
   Attributes:
     path: The verifier's checkpoint, in any format of `checkpoints`; every host
       reads all of it.
+    module: T5X's module of the verifier, to be compared with what the files
+      say of what no shape shows (`UNSEEN`); None compares nothing.
   """
   path: str
+  module: Any = None
 
   def __call__(self, state: Any, wanted: Any, *, is_resuming: bool = False
                ) -> dict[str, Any]:
     """The state with `flax_mutables`, resuming or not.
 
     Raises:
-      ValueError: The checkpoint can't be read, or is of another size.
+      ValueError: The checkpoint can't be read, or is of another size; or the
+        drafter's lacks parameters, which `fallback_to_scratch` would draw.
     """
     del is_resuming
+    if missing := list(_lacking(wanted.get('target', {}),
+                                state.get('target', {}))):
+      raise ValueError(
+          f"The drafter's checkpoint lacks {', '.join(missing[:3])}"
+          f'{" and more" * (len(missing) > 3)}; give `module` the sizes of the '
+          'checkpoint, or another checkpoint.')
     source = checkpoints.source_of(self.path)
     flat = traverse_util.flatten_dict(wanted[MUTABLES][VERIFIER], sep='/')
     shapes = {name: tuple(x.shape) for name, x in flat.items()}
@@ -256,10 +269,39 @@ class WithVerifier:
             f'{self.path} has {name} of shape {found.get(name)}, but the '
             f'verifier_module {shapes.get(name)}; give its T5Config the sizes '
             'of the checkpoint.')
+    self._compare(source)
     read = {name: np.asarray(leaf.read()).astype(flat[name].dtype)
             for name, leaf in source.leaves.items()}
     return {**state, MUTABLES: {VERIFIER: traverse_util.unflatten_dict(
         read, sep='/')}}
+
+  def _compare(self, source):
+    """Refuses what has the shapes of the module, but computes otherwise."""
+    if source.tokens is not None:
+      raise ValueError(f'{self.path} predicts {len(source.tokens)} of its '
+                       'tokens; allowed: a verifier of all.')
+    if self.module is None:
+      return
+    ours, theirs = lm_of(self.module).config, source.lm.config
+    for name in UNSEEN:
+      values = getattr(theirs, name), getattr(ours, name)
+      if values[0] != tuple(values[1]) if name == UNSEEN[0] else (
+          values[0] != values[1]):
+        raise ValueError(
+            f'{self.path} has {name} {values[0]!r}, but the verifier_module '
+            f'{values[1]!r}; give its T5Config that of the checkpoint. (A T5X '
+            'checkpoint does not say; if the module is right, set '
+            't5x_models.WithVerifier.module=None.)')
+
+
+def _lacking(wanted, found, path=()):
+  """Names in a tree that another has not; its arrays may be there unread."""
+  if isinstance(wanted, Mapping):
+    for name, inner in wanted.items():
+      there = found.get(name) if isinstance(found, Mapping) else None
+      yield from _lacking(inner, there, (*path, name))
+  elif found is None:
+    yield '/'.join(path)
 
 
 def without_verifier(state: Any, infos: Any) -> tuple[Any, Any]:

@@ -295,6 +295,34 @@ def test_a_verifier_of_another_size_is_refused(tmp_path):
     t5x_models.WithVerifier(str(tmp_path / 'nowhere'))({}, wanted)
 
 
+def test_a_drafter_that_lacks_parameters_is_refused(tmp_path):
+  """Not drawn at random, as `fallback_to_scratch` would; slots may lack."""
+  small = t5x_format.save(tmp_path, parameters()[0])
+  drafter = jax.tree.map(np.asarray, dict(parameters()[1]))
+  wanted = {'target': drafter, 'state': {'slots': 1},
+            t5x_models.MUTABLES: {t5x_models.VERIFIER: parameters()[0]}}
+  there = {**drafter, 'decoder': {**drafter['decoder']}}
+  read = t5x_models.WithVerifier(str(small))
+  read({'target': there}, wanted)
+  del there['decoder']['decoder_norm']
+  with pytest.raises(ValueError, match="drafter's checkpoint lacks decoder/deco"
+                     'der_norm/scale; give'):
+    read({'target': there}, wanted)
+
+
+def test_a_verifier_that_computes_otherwise_is_refused(tmp_path):
+  """Its shapes are the module's."""
+  path = t5x_format.save(tmp_path, parameters()[0])
+  wanted = {t5x_models.MUTABLES: {t5x_models.VERIFIER: parameters()[0]}}
+  read = lambda module: t5x_models.WithVerifier(str(path), module)({}, wanted)
+  read(None)
+  read(LARGE)
+  for name, value in (('mlp_activations', ['relu', 'linear']),
+                      ('num_heads', 1), ('head_dim', 16)):
+    with pytest.raises(ValueError, match=f'has {name} .*module=None'):
+      read(module(2, **{name: value}))
+
+
 @pytest.mark.parametrize('kwargs,message', [
     (dict(rule='Chau'), "Unknown rule 'Chau'"),
     (dict(rule='Chow', alpha=2.0), 'alpha'),
