@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
+import time
 from typing import Any, Callable
 
 from spec_cascades.evaluation import foretold
@@ -21,6 +22,7 @@ from spec_cascades.evaluation import summary
 
 SPLIT, TEXTS = 'split.jsonl', 'inspected.json'
 PREDICTED = 'predicted.jsonl'
+SPENT = 'details'                      # what their seconds are called
 
 
 def check(run: Any) -> None:
@@ -54,6 +56,7 @@ def added(run: Any, journal: journal_lib.Journal,
   Raises:
     ValueError: Memory does not hold a pass over texts; results are there.
   """
+  began = time.monotonic()
   with journal.locked():
     ready = figures.ready(journal.records)
     if run.sweep.predicts:
@@ -86,7 +89,7 @@ def added(run: Any, journal: journal_lib.Journal,
         inspected.write(run.directory / TEXTS,
                       results.content_key(run.configuration), texts)
       found = dataclasses.replace(found, texts=texts)
-  return found
+  return dataclasses.replace(found, spent={SPENT: time.monotonic() - began})
 
 
 def _complete(texts, ids, ready) -> bool:

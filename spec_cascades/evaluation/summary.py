@@ -65,7 +65,7 @@ class Summary:
   split: Sequence[Any] | None = None
   texts: Sequence[Any] | None = None
   predicted: Sequence[Any] | None = None
-  # Seconds of decoding and of compiling, by these names, in the last run.
+  # Seconds of compiling, decoding and `details`, by name, in the last run.
   spent: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 

@@ -279,7 +279,7 @@ class Run:
       journal.close()
     if not out.rows:
       raise ValueError(f'No point could be decoded. {out.failures[0]}')
-    return dataclasses.replace(out, spent=spent)
+    return dataclasses.replace(out, spent=spent and {**spent, **out.spent})
 
   def help_out(self) -> int:
     """Decodes for the first process, which calls the sweep; how many units."""

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import shutil
 from typing import Any, Iterator
 
@@ -22,6 +23,8 @@ class Saver:
 
   def __init__(self, manager: ocp.CheckpointManager):
     self._manager, self._begun = manager, None
+    # Its threads log tracebacks of what they raise, which is said here anyway.
+    logging.getLogger('absl').addFilter(_is_no_traceback_of_orbax)
 
   def newest(self) -> int | None:
     """The step of the newest checkpoint that is whole; waits for the last."""
@@ -66,6 +69,10 @@ class Saver:
         f'The checkpoint of step {step} in {self._manager.directory} '
         "can't be written", 'those before it are whole. Make room, and the '
         'same command goes on from there')
+
+
+def _is_no_traceback_of_orbax(record):
+  return not (record.exc_info and 'orbax' in record.pathname)
 
 
 def saved(state: Any) -> ocp.args.StandardSave:

@@ -2,6 +2,7 @@
 import dataclasses
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -145,7 +146,9 @@ runpy.run_path(sys.argv[0], run_name='__main__')
   assert failed.returncode == 2, failed.stderr
   line, = (x for x in failed.stderr.splitlines() if x.startswith('train.py: '))
   assert 'checkpoint of step 4' in line and 'Make room' in line
-  assert 'Traceback' not in failed.stderr
+  assert failed.stderr.splitlines()[-1] == line
+  # TensorStore's threads may complain of an event loop; nothing else does.
+  assert not re.search('File ".*(orbax|spec_cascades)/', failed.stderr)
   assert start.restore(tmp_path / 'run')[1] == 2
   result = subprocess.run(command, env=environment, capture_output=True,
                           text=True, timeout=300, check=False)
