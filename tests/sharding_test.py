@@ -301,7 +301,7 @@ def test_a_mesh_of_several_processes_decodes_as_one_device(count):
 
 def test_layouts_cut_what_they_say(fast):
   shards, = (x['shards'] for x in fast['found'])
-  assert shards == [[8, LENGTH], [8, 2, SLOTS, 6], [8, 8, SLOTS, 6]]
+  assert shards == [[8, LENGTH], [8, 2, SLOTS, 32], [8, 8, SLOTS, 32]]
 
 
 @pytest.mark.slow

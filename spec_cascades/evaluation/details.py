@@ -89,7 +89,8 @@ def added(run: Any, journal: journal_lib.Journal,
         inspected.write(run.directory / TEXTS,
                       results.content_key(run.configuration), texts)
       found = dataclasses.replace(found, texts=texts)
-  return dataclasses.replace(found, spent={SPENT: time.monotonic() - began})
+  spent = time.monotonic() - began
+  return dataclasses.replace(found, spent={SPENT: spent} if spent > 1 else {})
 
 
 def _complete(texts, ids, ready) -> bool:

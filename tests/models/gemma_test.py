@@ -213,15 +213,16 @@ def test_parameter_names_shapes_and_logical_axes():
       layer + 'mlp/wi_0/kernel': ((16, 24), ('embed', 'mlp')),
       layer + 'mlp/wi_1/kernel': ((16, 24), ('embed', 'mlp')),
       layer + 'mlp/wo/kernel': ((24, 16), ('mlp', 'embed')),
-      layer + 'self_attention/query/kernel': ((16, 24), ('embed', 'joined_kv')),
-      layer + 'self_attention/key/kernel': ((16, 6), ('embed', 'joined_kv')),
-      layer + 'self_attention/value/kernel': ((16, 6), ('embed', 'joined_kv')),
-      layer + 'self_attention/out/kernel': ((24, 16), ('joined_kv', 'embed')),
-      layer + 'self_attention/query_bias': ((24,), ('joined_kv',)),
-      layer + 'self_attention/key_bias': ((6,), ('joined_kv',)),
-      layer + 'self_attention/value_bias': ((6,), ('joined_kv',)),
-      layer + 'self_attention/query_norm/scale': ((6,), ('kv',)),
-      layer + 'self_attention/key_norm/scale': ((6,), ('kv',))}
+      layer + 'self_attention/query/kernel': (
+          (16, 128), ('embed', 'joined_kv')),
+      layer + 'self_attention/key/kernel': ((16, 32), ('embed', 'joined_kv')),
+      layer + 'self_attention/value/kernel': ((16, 32), ('embed', 'joined_kv')),
+      layer + 'self_attention/out/kernel': ((128, 16), ('joined_kv', 'embed')),
+      layer + 'self_attention/query_bias': ((128,), ('joined_kv',)),
+      layer + 'self_attention/key_bias': ((32,), ('joined_kv',)),
+      layer + 'self_attention/value_bias': ((32,), ('joined_kv',)),
+      layer + 'self_attention/query_norm/scale': ((32,), ('kv',)),
+      layer + 'self_attention/key_norm/scale': ((32,), ('kv',))}
   assert tiny.layout(lm, jnp.ones((1, 1), jnp.int32)) == want
 
 
