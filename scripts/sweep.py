@@ -211,6 +211,9 @@ def measure(files: Sequence[str], bindings: Sequence[str], *,
   with profiling.traced(profile):
     done = run(bar)
   print(report.write(run.directory, done))
+  if run.sweep.predicted is None and not run.sweep.predicts:
+    print('no predictions of tokens a call: several processes on a mesh, or '
+          'workers, decoded; ask the finished sweep in one (docs/sweep.md)')
   for path in (run.directory / sweep.RESULTS, *report.pictures(run.directory),
                run.directory / report.PAGE, run.directory / report.TABLES):
     print(path)

@@ -35,6 +35,8 @@ from spec_cascades.models import t5
 from spec_cascades.training import losses
 
 VERIFIER, MUTABLES = 'verifier', 'flax_mutables'
+# Of a T5Config, what no shape of a parameter shows.
+UNSEEN = 'mlp_activations', 'num_heads', 'head_dim', 'relative_max_distance'
 Batch = Mapping[str, Array]
 
 
@@ -216,6 +218,7 @@ def lm_of(module: Any) -> t5.T5:
     raise ValueError(f'Got the module {type(module).__name__}; allowed: the '
                      "Transformer of T5X's minimal T5, with its T5Config.")
   config['dtype'] = jnp.dtype(config['dtype']).name
+  config['mlp_activations'] = tuple(config['mlp_activations'])
   return t5.T5(t5.T5Config(**config))
 
 
@@ -224,9 +227,6 @@ def fingerprints(inputs: Int[Array, 'B I']) -> Int[Array, 'B']:
   powers = np.cumprod(np.full(inputs.shape[1], 0x9E3779B1, np.uint32),
                       dtype=np.uint32)
   return (inputs * powers.view(np.int32)).sum(1, dtype=jnp.int32)
-
-
-UNSEEN = 'mlp_activations', 'num_heads', 'head_dim', 'relative_max_distance'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -284,12 +284,11 @@ class WithVerifier:
       return
     ours, theirs = lm_of(self.module).config, source.lm.config
     for name in UNSEEN:
-      values = getattr(theirs, name), getattr(ours, name)
-      if values[0] != tuple(values[1]) if name == UNSEEN[0] else (
-          values[0] != values[1]):
+      there, here = getattr(theirs, name), getattr(ours, name)
+      if there != here:
         raise ValueError(
-            f'{self.path} has {name} {values[0]!r}, but the verifier_module '
-            f'{values[1]!r}; give its T5Config that of the checkpoint. (A T5X '
+            f'{self.path} has {name} {there!r}, but the verifier_module '
+            f'{here!r}; give its T5Config that of the checkpoint. (A T5X '
             'checkpoint does not say; if the module is right, set '
             't5x_models.WithVerifier.module=None.)')
 

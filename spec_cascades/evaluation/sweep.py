@@ -67,8 +67,8 @@ class Sweep:
     split: Whether to time the parts of a decode, too: more programs to compile.
     inspected: How many texts to show with the origin of every token, too.
     predicted: Whether to predict tokens a verifier call, too, by one pass over
-      the texts of each point that a chain drafted; None: where this process
-      decodes and no other, or on one device each, as nothing else can be done.
+      the texts of each point that a chain drafted; None: unless workers of Ray
+      decode, or several processes on a mesh, where it can't be done.
     mesh: Devices of each process, or of all, that decode together. Part of
       the configuration if it is not one device.
     executor: Who decodes: this process, or workers on other machines. It is no

@@ -104,7 +104,7 @@ def compare(folder: pathlib.Path, run: Any, step: int,
     folder: Of the run.
     run: Its settings, a dataclass.
     step: At which it starts or goes on.
-    texts: Digest of what it trains on; None if nothing is known of it before.
+    texts: Digest of what it trains on; None is not compared.
 
   Raises:
     ValueError: The file there can't be read.
