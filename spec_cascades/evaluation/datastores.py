@@ -11,6 +11,7 @@ import json
 import pathlib
 from typing import Iterable, Sequence
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -91,8 +92,9 @@ def read(directory: str, vocabulary: str,
   if not whole or tokens.shape != order.shape or tokens.max() >= size:
     raise ValueError(f'The datastore in {directory} is damaged: its arrays are '
                      f'not those that {ABOUT} speaks of; {hint}.')
-  return suffixes.Datastore(jnp.asarray(tokens), jnp.asarray(order),
-                            jnp.int32(end)), digest
+  # On a CPU an array is the map: what is never looked at takes no memory.
+  tokens, order = jax.device_put((tokens, order), may_alias=True)
+  return suffixes.Datastore(tokens, order, jnp.int32(end)), digest
 
 
 def _arrays(place):

@@ -1,13 +1,14 @@
 """The parts of a decode as programs: prefill, draft, score and verdict.
 
-Each runs its part `STEPS` times, and every time on what the time before has
-found: a compiler can't do it once for all, and a call from the host costs next
-to nothing beside it.
+Each runs its part up to `STEPS` times, and every time on what the time before
+has found: a compiler can't do it once for all, and a call from the host costs
+next to nothing beside it. How often is an argument, by what one took: a part
+that takes long is repeated less.
 """
 from __future__ import annotations
 
 import collections
-import functools
+import math
 from typing import Any
 
 import jax
@@ -20,8 +21,9 @@ from spec_cascades import warp as warp_lib
 from spec_cascades.drafters import cached
 from spec_cascades.evaluation import timing
 
-STEPS = 24
+STEPS = 24                           # of a part that is repeated, at most
 AGAIN = 8                            # the same of a part of a certain round
+BRIEF = 0.25                         # seconds that suffice for a part
 DRAFT_STEPS = 'draft_steps'
 PARTS = {
     'prefill': 'reading the prompt, with all models',
@@ -35,7 +37,7 @@ def _blank(shapes: Any) -> Any:
   return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@jax.jit
 def _prefills(steps, spec, params, draft_params, prompt, keys):
   """Reads a prompt, again and again; caches, tokens and lengths."""
   def read(prompt):
@@ -66,7 +68,7 @@ def _round(spec, params, draft_params, found, keys, target, warp):
   return state.cache, state.drafter, state.tokens, state.lengths
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@jax.jit
 def _drafts(steps, spec, draft_params, found, keys, target, warp):
   """Drafts, each from the last token of the draft before; the last one."""
   cache, drafter, tokens, lengths = found
@@ -87,7 +89,7 @@ def _drafts(steps, spec, draft_params, found, keys, target, warp):
   return jax.lax.fori_loop(0, steps, body, (_blank(draft), drafter, tokens))[0]
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@jax.jit
 def _scores(steps, spec, params, cache, tree):
   """Scores a draft, then what is likeliest after each node of it, and so on."""
   def body(_, carry):
@@ -99,7 +101,7 @@ def _scores(steps, spec, params, cache, tree):
   return jax.lax.fori_loop(0, steps, body, (first, cache))[0]
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@jax.jit
 def _verdicts(steps, spec, draft, logits, keys, target, warp):
   """Judges a draft; a verdict adds next to nothing to q and p of the next."""
   def body(i, nudge):
@@ -118,7 +120,7 @@ def _nothing(x):
   return jnp.isnan(jnp.min(x).astype(jnp.float32) * 1e-30).astype(jnp.int32)
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@jax.jit
 def _redrafts(steps, spec, draft_params, state, target, warp):
   """A round's draft, made again and again."""
   own, _ = decode.round_keys(state.keys, state.stats.rounds)
@@ -140,7 +142,7 @@ def _redrafts(steps, spec, draft_params, state, target, warp):
   return jax.lax.fori_loop(0, steps, body, (_blank(draft), state.drafter))[0]
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@jax.jit
 def _rescores(steps, spec, params, state, draft):
   """A round's draft, scored again and again."""
   def score(tokens, cache):
@@ -153,6 +155,17 @@ def _rescores(steps, spec, params, state, draft):
 
   logits, _ = jax.eval_shape(score, draft.tree.tokens, state.cache)
   return jax.lax.fori_loop(0, steps, body, (_blank(logits), state.cache))[0]
+
+
+def _timed(function, most, *args):
+  """Seconds of one step of up to `most`, two at least, and what the last found.
+
+  A first call of one step, which may compile, says how long one takes.
+  """
+  one, _ = timing.timed(function, 1, *args)
+  steps = min(most, max(2, math.ceil(BRIEF / one)))
+  seconds, out = timing.timed(function, steps, *args)
+  return seconds / steps, out
 
 
 _start = jax.jit(decode.GenSpecSample.init)
@@ -175,8 +188,7 @@ def seconds(loop: tuple[Any, Any, Any], prompt: types.Prompt,
   took = {}
 
   def timed(part, function, *args):
-    seconds, out = timing.timed(function, STEPS, spec, *args)
-    took[part] = seconds / STEPS
+    took[part], out = _timed(function, STEPS, spec, *args)
     return out
 
   found = timed('prefill', _prefills, params, draft_params, prompt, keys)
@@ -201,13 +213,13 @@ def along(loop: tuple[Any, Any, Any], prompt: types.Prompt,
   """
   spec, params, draft_params = loop
   took, rounds = collections.Counter(), 0
-  took['prefill'] = timing.timed(
-      _prefills, STEPS, spec, params, draft_params, prompt, keys)[0] / STEPS
+  took['prefill'], _ = _timed(
+      _prefills, STEPS, spec, params, draft_params, prompt, keys)
   state = _start(spec, params, draft_params, prompt, keys)
 
   def timed(part, function, steps, *args):
-    seconds, out = timing.timed(function, steps, spec, *args)
-    took[part] += seconds / steps
+    seconds, out = _timed(function, steps, spec, *args)
+    took[part] += seconds
     return out
 
   while not state.done.all():

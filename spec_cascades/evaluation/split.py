@@ -52,7 +52,7 @@ class Split:
     whole: What the sweep measured, as one program.
     rounds: A text.
     costs: Per bucket its width and cap, and the median of each part, once.
-    repeats: Runs behind each median, of `parts.STEPS` times each.
+    repeats: Runs behind each median, of up to `parts.STEPS` times each.
     load: Load average when it began.
     schema: Of the line.
   """

@@ -1,7 +1,12 @@
 """A datastore on disk is one text's, whoever else writes there."""
 import os
+import pathlib
+import re
+import sys
 
+import jax
 import numpy as np
+import pytest
 
 from spec_cascades.drafters import suffixes
 from spec_cascades.evaluation import datastores
@@ -73,3 +78,25 @@ def test_a_full_disk_leaves_the_one_before(tmp_path, monkeypatch):
     pass
   assert tokens(tmp_path) == OURS.tokens.tolist()
   assert len(os.listdir(tmp_path)) == 3
+
+
+@pytest.mark.skipif(jax.default_backend() != 'cpu' or sys.platform != 'linux',
+                    reason='an accelerator has its own memory; /proc is read')
+def test_a_datastore_takes_no_memory_but_its_map(tmp_path):
+  """Neither reading nor a program that looks at it copies its 2 * 32 MB."""
+  size = 2**23
+  written(tmp_path, suffixes.Datastore(
+      np.ones(size, np.int32), np.arange(size, dtype=np.int32), np.int32(0)))
+  before = own_megabytes()
+  store, _ = datastores.read(str(tmp_path), 'vocabulary', 10)
+  look = jax.jit(lambda store, i: store.order[i] + store.tokens[i])
+  assert look(store, size - 1) == size
+  mapped = own_megabytes() - before
+  copies = [np.array(x) for x in (store.tokens, store.order)]
+  assert mapped < 16 < 48 < own_megabytes() - before, len(copies)
+
+
+def own_megabytes():
+  """Of this process, files that are mapped left out."""
+  status = pathlib.Path('/proc/self/status').read_text(encoding='utf-8')
+  return int(re.search(r'RssAnon:\s+(\d+)', status)[1]) / 1024

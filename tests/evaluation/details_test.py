@@ -377,8 +377,9 @@ def test_rounds_that_differ_in_cost_are_timed_one_by_one(
   assert took[parts.DRAFT_STEPS] == 0 and min(
       took[part] for part in parts.PARTS) > 0
   rounds = list(decode.stream(*loop, prompt(1), keys(1), *chosen))
-  assert len(rounds) == len(seen['_redrafts']) > 3
-  want = [x.feedback for x in rounds]
+  # The first call of each pair, of one step, says how many the second has.
+  assert len(rounds) == len(seen['_redrafts']) / 2 > 3
+  want = [x.feedback for x in rounds for _ in range(2)]
   for feedback, draft, logits in zip(want, *seen.values()):
     np.testing.assert_array_equal(draft.tree.parents,
                                   feedback.draft.tree.parents)
@@ -398,4 +399,15 @@ def test_what_is_done_once_a_text_is_no_part_of_a_draft(monkeypatch):
       seen.append(drafts(*args)), seen[-1])[1])
   took = parts.seconds(loop, prompt(1), keys(1), (targets.Lossless(), Warp()))
   assert set(took) == {*parts.PARTS, parts.DRAFT_STEPS}
-  assert [draft.calls.tolist() for draft in seen] == [[0]]
+  assert [draft.calls.tolist() for draft in seen] == [[0], [0]]
+
+
+def test_a_part_that_takes_long_is_repeated_less(monkeypatch):
+  """At least twice; what one step takes is that of all over their number."""
+  asked, seconds = [], {}
+  monkeypatch.setattr(parts.timing, 'timed', lambda function, steps, *args: (
+      asked.append(steps), (seconds['of one'] * steps, args))[1])
+  for seconds['of one'], steps in ((1e-4, 24), (.02, 13), (.2, 2), (30., 2)):
+    took, out = parts._timed(None, 24, 'a')
+    assert took == pytest.approx(seconds['of one']) and out == ('a',)
+    assert asked[-2:] == [1, steps]

