@@ -166,12 +166,13 @@ INSTANCES = (
 BY_NAME = {x.name: x for x in INSTANCES}
 # Curves of gin/sweeps/drafters.gin, in its order, and what each one reads.
 CURVES = dict(
-    chain=(), adaptive=('costs',), tracking=(), tree=(), sequoia=('trees',),
-    spectr=(), specinfer=('drafter_boosted',), medusa=('medusa',),
-    typical=('medusa',), hydra=('hydra',), hydra_plus=('hydra_plus',),
+    chain=(), adaptive=('costs',), tracking=(), tree=(),
+    greedy_sequoia=('trees',), sampled_sequoia=('trees',), spectr=(),
+    specinfer=('drafter_boosted',), medusa=('medusa',), typical=('medusa',),
+    hydra=('hydra',), hydra_plus=('hydra_plus',),
     eagle=('eagle',), eagle_tree=('eagle',), eagle3=('eagle3',),
-    eagle3_tree=('eagle3',),
-    jacobi=(), lookahead=(), recycling=(), masks=('pass',), space=('pass',),
+    eagle3_tree=('eagle3',), jacobi=(), lookahead=(),
+    recycling=(), masks=('pass',), space=('pass',),
     ouroboros=(), warm=('datastore',), unigrams=('unigrams',),
     bigrams=('bigrams',), trigrams=('trigrams',), ngram=(),
     rest=('datastore',), cascade=(), horizontal=(), skip=(),
