@@ -52,6 +52,8 @@ def begins(run: Any, log: Callable[[str], None]) -> None:
   if run.init_from is not None:
     log(f'starting from {run.init_from}')
   recipe, corpus = run.recipe, run.corpus
+  if said := getattr(corpus.reader, 'said', None):
+    log(said)
   if recipe.steps and (share := _highest(recipe)) < .8:
     log(f'of {recipe.steps} steps, {recipe.warmup} are to warm up and '
         f'{recipe.cooldown} to cool down: the rate rises to {share:.0%} of its '

@@ -69,7 +69,7 @@ class ParallelText:
       states. 0: trajectories are not read.
     reader: Reads splits in place of a directory, such as
       `seqio_lines.SeqioLines`: called as `numbered` is it gives the same, and
-      it has `splits`.
+      it has `splits`; and may have `said`, a line for when a run begins.
   """
   directory: str | None
   vocabulary: Any

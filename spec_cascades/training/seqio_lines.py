@@ -53,6 +53,15 @@ class SeqioLines:
     return tuple(split for split in data.SPLITS
                  if any(split in task.splits for task in self._tasks))
 
+  @property
+  def said(self) -> str | None:
+    """What is not used of a Mixture, to say when a run begins."""
+    import seqio  # pylint: disable=g-import-not-at-top
+    if not isinstance(self._whole, seqio.Mixture):
+      return None
+    return (f'{self._whole.name} is a Mixture of {len(self._tasks)} Tasks: all '
+            'their examples are there once an epoch, whatever their rates')
+
   @functools.cached_property
   def _whole(self):
     host_tensorflow.load()

@@ -101,21 +101,69 @@ def test_killed_at_any_moment_it_resumes_bitwise(corpus, teacher, tmp_path):
 
 def test_a_killed_run_resumes_bitwise(corpus, whole, tmp_path):
   """SIGKILL in the middle of a real process; the same call goes on."""
-  command = command_of(tmp_path, corpus, recipe())
-  environment = {**os.environ, 'PYTHONPATH': str(ROOT)}
+  resumed(tmp_path, command_of(tmp_path, corpus, recipe()), whole)
+
+
+TASK = """
+import functools
+import json
+import seqio
+import tensorflow as tf
+
+def rows(split, shuffle_files=False, seed=None):
+  with open('{directory}/' + split + '.jsonl', encoding='utf-8') as file:
+    lines = [json.loads(line) for line in file]
+  return tf.data.Dataset.from_tensor_slices(dict(
+      inputs=[x['en'] for x in lines], targets=[x['de'] for x in lines],
+      near_duplicate=[x['near_duplicate'] for x in lines]))
+
+feature = seqio.Feature(seqio.SentencePieceVocabulary('{vocabulary}'))
+seqio.TaskRegistry.add(
+    'killed', source=seqio.FunctionDataSource(
+        rows, splits=('train', 'validation')),
+    preprocessors=[seqio.preprocessors.tokenize],
+    output_features=dict(inputs=feature, targets=feature))
+"""
+READER = """
+import spec_cascades.evaluation.seqio_tasks
+import spec_cascades.training.seqio_lines
+data.ParallelText.directory = None
+data.ParallelText.source = 'inputs'
+data.ParallelText.target = 'targets'
+data.ParallelText.reader = @spec_cascades.training.seqio_lines.SeqioLines()
+spec_cascades.training.seqio_lines.SeqioLines.registered = (
+    @spec_cascades.evaluation.seqio_tasks.Registered())
+spec_cascades.evaluation.seqio_tasks.Registered.mixture_or_task_name = 'killed'
+spec_cascades.evaluation.seqio_tasks.Registered.mixture_or_task_module = 'killed'
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_run_on_a_seqio_task_resumes_bitwise(corpus, whole, tmp_path):
+  """Its texts are those of the files, so that the whole run is theirs."""
+  pytest.importorskip('seqio')
+  (tmp_path / 'killed.py').write_text(TASK.format(
+      directory=corpus.directory, vocabulary=corpus.vocabulary.path),
+      encoding='utf-8')
+  resumed(tmp_path, command_of(tmp_path, corpus, recipe(), READER), whole)
+
+
+def resumed(directory, command, whole):
+  """Kills a run behind step 4; resumed, it ends as the whole run did."""
+  environment = {**os.environ, 'PYTHONPATH': f'{ROOT}:{directory}'}
   process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE,
                              stderr=subprocess.STDOUT, text=True)
-  saved = tmp_path / 'run' / 'checkpoints' / '4'
+  saved = directory / 'run' / 'checkpoints' / '4'
   limit = time.time() + 120
   while not saved.exists() and process.poll() is None and time.time() < limit:
     time.sleep(0.02)
   process.send_signal(signal.SIGKILL)
-  process.communicate()
-  assert saved.exists()
+  output, _ = process.communicate()
+  assert saved.exists(), output
   result = subprocess.run(command, env=environment, capture_output=True,
                           text=True, timeout=300, check=False)
   assert result.returncode == 0, result.stderr
-  params, step = start.restore(str(tmp_path / 'run'))
+  params, step = start.restore(str(directory / 'run'))
   assert step == 12
   for got, want in zip(jax.tree.leaves(params),
                        jax.tree.leaves(whole[1].params)):

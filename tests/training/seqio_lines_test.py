@@ -8,8 +8,10 @@ import pytest
 import tinypair
 from spec_cascades.evaluation import seqio_tasks
 from spec_cascades.evaluation import text
+from spec_cascades.training import checks
 from spec_cascades.training import data
 from training.data_test import write_corpus
+from training.runs import run_of
 
 seqio = pytest.importorskip('seqio')
 from spec_cascades.training import seqio_lines  # noqa: E402
@@ -155,6 +157,20 @@ def test_a_mixture_has_all_examples_of_its_tasks_once(corpora, count):
       read('train'), key=lambda x: x[0])
   assert texts(read('validation')) == texts(reader()('validation'))
   assert read.splits == ('train', 'validation')
+
+
+def test_a_run_says_that_it_takes_no_rates(corpora, tmp_path):
+  """Of a Mixture alone."""
+  _, words = corpora
+  for name, lines in (('lines_test_mixture', 1), ('lines_test', 0)):
+    said, corpus = [], data.ParallelText(
+        None, words, source='inputs', target='targets', reader=reader(name),
+        buckets=(48,), tokens_per_batch=192)
+    checks.begins(run_of(corpus, tmp_path, warmup=1, cooldown=1, max_length=49),
+                  said.append)
+    assert sum('lines_test_mixture is a Mixture of 2 Tasks: all their examples '
+               'are there once an epoch' in x for x in said) == lines
+    assert len(said) == lines
 
 
 def test_what_preprocessors_draw_is_drawn_alike_again(corpora):
