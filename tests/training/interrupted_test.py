@@ -125,16 +125,15 @@ seqio.TaskRegistry.add(
     output_features=dict(inputs=feature, targets=feature))
 """
 READER = """
-import spec_cascades.evaluation.seqio_tasks
-import spec_cascades.training.seqio_lines
+from spec_cascades.evaluation import seqio_tasks
+from spec_cascades.training import seqio_lines
 data.ParallelText.directory = None
 data.ParallelText.source = 'inputs'
 data.ParallelText.target = 'targets'
-data.ParallelText.reader = @spec_cascades.training.seqio_lines.SeqioLines()
-spec_cascades.training.seqio_lines.SeqioLines.registered = (
-    @spec_cascades.evaluation.seqio_tasks.Registered())
-spec_cascades.evaluation.seqio_tasks.Registered.mixture_or_task_name = 'killed'
-spec_cascades.evaluation.seqio_tasks.Registered.mixture_or_task_module = 'killed'
+data.ParallelText.reader = @seqio_lines.SeqioLines()
+seqio_lines.SeqioLines.registered = @seqio_tasks.Registered()
+seqio_tasks.Registered.mixture_or_task_name = 'killed'
+seqio_tasks.Registered.mixture_or_task_module = 'killed'
 """
 
 
