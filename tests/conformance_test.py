@@ -41,8 +41,9 @@ PLUS = heads.Headed(LM, heads.HeadsConfig(
 LAYER = features.Featured(LM, features.FeatureConfig(1, 4, 8))
 FUSED = features.Featured(LM, features.FeatureConfig(1, 4, 8, (0, 1)))
 MASKS = masks.Masked(LM, masks.MasksConfig(4))
-BESIDE = {lm: dict(model=P, heads=lm.fresh(P, jax.random.key(2)))
-          for lm in (HYDRA, PLUS, LAYER, FUSED, MASKS)}
+BOTH = HYDRA, PLUS, LAYER, FUSED, MASKS
+BESIDE = dict(zip(BOTH, jax.jit(lambda: [dict(
+    model=P, heads=lm.fresh(P, jax.random.key(2))) for lm in BOTH])()))
 # name: (two instances that differ in numbers only, parameters)
 DRAFTERS = dict(
     Null=((null.Null(),) * 2, None),

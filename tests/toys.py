@@ -6,9 +6,8 @@ from spec_cascades.drafters import (
 from spec_cascades.models import toy
 
 BIG, SMALL = toy.ToyLM(), toy.ToyLM(layers=1, scale=2.)
-PB = BIG.init_params(jax.random.key(0))
-PS = SMALL.init_params(jax.random.key(1))
-PS2 = SMALL.init_params(jax.random.key(2))
+PB, PS, PS2 = jax.jit(lambda: [lm.init_params(jax.random.key(i)) for i, lm
+                               in enumerate((BIG, SMALL, SMALL))])()
 TREE = (-1, 0, 0, 1, 1, 2)
 # name: (drafter, its parameters)
 DRAFTERS = dict(
