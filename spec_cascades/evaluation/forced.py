@@ -119,7 +119,8 @@ def _passes(pair, drafter, inputs, texts, target, warp, width=1, ranks=0):
     if len(new):
       check.interval('Token of texts', np.asarray(new), 0,
                      pair.verifier.lm.vocab_size - 1, whole=True)
-  lengths = [(len(new), len(row)) for new, row in zip(texts, inputs)]
+  lengths = [(max(_widths([row], [new], width)), len(new), len(row))
+             for new, row in zip(texts, inputs)]
   order = sorted(range(len(texts)), key=lengths.__getitem__)   # alike together
   most = sum(_wide(rows, width) for rows in (inputs, texts) if len(rows))
   count = min(ROWS, max(1, LOGITS // max(
@@ -139,12 +140,18 @@ def _wide(rows, width):
   return -(-max(width, *map(len, rows)) // STEP) * STEP
 
 
+def _widths(inputs, rows, width):
+  """Of two blocks; one for both where they are short: a program fewer."""
+  found = _wide(inputs, width), _wide(rows, width)
+  return (max(found),) * 2 if max(found) <= 2 * STEP else found
+
+
 def _pass(pair, drafter, inputs, texts, target, warp, width, ranks, most):
   """`_passes` of up to `most` texts, all in one block."""
   count, groups = len(texts), meshes.groups(pair.verifier.lm)
   empty = most + -most % groups - count
   inputs, texts = inputs + [inputs[0]] * empty, texts + [[]] * empty
-  prompt = pair.prompt(inputs, _wide(inputs, width))
+  prompt = pair.prompt(inputs, _widths(inputs, texts, width)[0])
   check.prompt_rows(prompt, prompt.prefix.shape[1] + 1,
                     pair.verifier.lm.vocab_size)
   starts = np.asarray(prompt.prefix_lengths)
@@ -152,7 +159,8 @@ def _pass(pair, drafter, inputs, texts, target, warp, width, ranks, most):
       np.asarray(prompt.prefix).tolist(), starts, texts)]
   lm, params = drafter
   tokens, asked = meshes.rows(pair.verifier.lm, (
-      jnp.asarray(text.pad(rows, _wide(rows, width))), prompt.inputs))
+      jnp.asarray(text.pad(rows, _widths(inputs, rows, width)[1])),
+      prompt.inputs))
   found = fetching.get(_laws(
       pair.verifier.lm, lm, pair.verifier.params, params, tokens, asked, target,
       warp, ranks))

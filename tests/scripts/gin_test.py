@@ -117,13 +117,15 @@ def test_the_debian_sweep_has_curves_for_every_claim_and_few_programs():
       x.gamma for x in names if x.drafter and not x.baseline) == {3: 1, 5: 1}
 
 
-def test_the_quickstart_has_fourteen_points():
+def test_the_quickstart_has_twenty_points_and_curves():
   _cli.configure(['gin/sweeps/quickstart.gin'],
                  ["OUTPUT_DIR = 'x'", 'EXAMPLES = 7'])
   made = _cli.call(sweep_lib.Sweep)
   assert made.output_dir == 'x' and made.examples == 7
   grid = points.expand(made.curves, gamma=made.gamma)
-  assert len(grid) == 14 and {p.temperature for p in grid} == {0., 1.}
+  assert len(grid) == 20 and {p.temperature for p in grid} == {0., 1.}
+  count = collections.Counter((p.method, p.temperature) for p in grid if p.alpha)
+  assert len(count) == 6 and min(count.values()) > 1
   assert {p.rule for p in grid} == {
       '', 'Lossless', 'Lossy', 'Chow', 'Diff', 'OPT', 'TokenV3'}
 
