@@ -124,7 +124,8 @@ def test_the_quickstart_has_twenty_points_and_curves():
   assert made.output_dir == 'x' and made.examples == 7
   grid = points.expand(made.curves, gamma=made.gamma)
   assert len(grid) == 20 and {p.temperature for p in grid} == {0., 1.}
-  count = collections.Counter((p.method, p.temperature) for p in grid if p.alpha)
+  count = collections.Counter(
+      (p.method, p.temperature) for p in grid if p.alpha)
   assert len(count) == 6 and min(count.values()) > 1
   assert {p.rule for p in grid} == {
       '', 'Lossless', 'Lossy', 'Chow', 'Diff', 'OPT', 'TokenV3'}
