@@ -3,6 +3,7 @@ import collections
 import dataclasses
 import itertools
 import json
+import re
 
 import fakecosts
 import jax
@@ -234,6 +235,19 @@ def test_a_part_goes_on_from_where_it_was(asked):
   np.testing.assert_allclose(
       scores(2, first.tree),
       scores(1, first.tree.replace(tokens=likeliest)), rtol=1e-4, atol=1e-5)
+
+
+def test_a_prompt_is_read_as_often_as_it_is_timed(asked):
+  """The products of both models are in the loop, none of them before it."""
+  run, _ = asked
+  made = programs_lib.Programs(run.pair, CURVES)
+  point = next(x for x in run.points.values() if x.drafter)
+  bucket, *prompt = programs_lib.Prompts(run.rows, run.buckets, 0)(0)
+  code = parts._prefills.lower(
+      2, *made.loop(point, bucket), *prompt).compile().as_text()
+  before, entry = code.split('\nENTRY ')
+  products = re.compile(r'= \S+ (?:dot|custom-call)\(')
+  assert len(products.findall(before)) > 8 and not products.findall(entry)
 
 
 def test_the_page_shows_them(asked):
