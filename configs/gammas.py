@@ -3,7 +3,7 @@
 Command:
   python scripts/sweep.py --config=configs/gammas.py
 Result: four sweeps like the quickstart, runs/gammas/gamma2 .. gamma7, each with
-its table, picture and report; 1 to 5 minutes each on 2 cores. Long drafts pay
+its table, picture and report; some minutes each on 2 cores. Long drafts pay
 where drafts are accepted: compare the sweeps' latencies at equal BLEU.
 """
 

@@ -6,7 +6,7 @@
 #                                                    arguments go to the sweep
 #
 # Installs into .venv (Python 3.11 to 3.13; PYTHON=... chooses one), then runs
-# gin/sweeps/quickstart.gin: 1 to 5 minutes on 2 quiet cores. Stopped half-way,
+# gin/sweeps/quickstart.gin: some minutes on 2 quiet cores. Stopped half-way,
 # the same command goes on.
 set -euo pipefail
 cd "$(dirname "$0")/.."

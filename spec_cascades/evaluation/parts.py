@@ -47,9 +47,10 @@ def _prefills(steps, spec, params, draft_params, prompt, keys):
   def body(_, found):
     # Depends on what was found before, or it would be found but once: on every
     # array, since some are as they always are, such as an empty cache.
-    ends = [jnp.ravel(x)[-1:].astype(jnp.float32) for x
-            in jax.tree.leaves(found) if jnp.issubdtype(x.dtype, jnp.number)]
-    zero = (sum(map(jnp.sum, ends)) < -1e30).astype(jnp.int32)
+    ends = [x[(-1,) * x.ndim].astype(jnp.float32)
+            for x in jax.tree.leaves(found)
+            if x.size and jnp.issubdtype(x.dtype, jnp.number)]
+    zero = (sum(ends) < -1e30).astype(jnp.int32)
     return read(jax.tree.map(lambda x: x + zero, prompt))
 
   return jax.lax.fori_loop(0, steps, body, _blank(jax.eval_shape(read, prompt)))
