@@ -89,7 +89,7 @@ def read(directory: str, vocabulary: str,
   if kept != vocabulary:
     raise ValueError(f'The datastore in {directory} has the tokens of another '
                      f'vocabulary; {hint}, and --verifier.')
-  if not whole or tokens.shape != order.shape or tokens.max() >= size:
+  if not whole or tokens.shape != order.shape or tokens.max(initial=0) >= size:
     raise ValueError(f'The datastore in {directory} is damaged: its arrays are '
                      f'not those that {ABOUT} speaks of; {hint}.')
   # On a CPU an array is the map: what is never looked at takes no memory.
