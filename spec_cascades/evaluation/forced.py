@@ -140,9 +140,12 @@ def _wide(rows, width):
   return -(-max(width, *map(len, rows)) // STEP) * STEP
 
 
-def _widths(inputs, rows, width):
-  """Of two blocks; one for both where they are short: a program fewer."""
-  found = _wide(inputs, width), _wide(rows, width)
+def _widths(inputs, texts, width):
+  """Of inputs, and of texts behind a token that starts them.
+
+  One for both where they are short: programs fewer.
+  """
+  found = _wide(inputs, width), _wide([[0, *new] for new in texts], width)
   return (max(found),) * 2 if max(found) <= 2 * STEP else found
 
 
@@ -151,7 +154,8 @@ def _pass(pair, drafter, inputs, texts, target, warp, width, ranks, most):
   count, groups = len(texts), meshes.groups(pair.verifier.lm)
   empty = most + -most % groups - count
   inputs, texts = inputs + [inputs[0]] * empty, texts + [[]] * empty
-  prompt = pair.prompt(inputs, _widths(inputs, texts, width)[0])
+  wide, least = _widths(inputs, texts, width)
+  prompt = pair.prompt(inputs, wide)
   check.prompt_rows(prompt, prompt.prefix.shape[1] + 1,
                     pair.verifier.lm.vocab_size)
   starts = np.asarray(prompt.prefix_lengths)
@@ -159,7 +163,7 @@ def _pass(pair, drafter, inputs, texts, target, warp, width, ranks, most):
       np.asarray(prompt.prefix).tolist(), starts, texts)]
   lm, params = drafter
   tokens, asked = meshes.rows(pair.verifier.lm, (
-      jnp.asarray(text.pad(rows, _widths(inputs, rows, width)[1])),
+      jnp.asarray(text.pad(rows, max(least, _wide(rows, width)))),
       prompt.inputs))
   found = fetching.get(_laws(
       pair.verifier.lm, lm, pair.verifier.params, params, tokens, asked, target,

@@ -146,3 +146,11 @@ def test_a_verifier_alone_has_no_q():
                          Warp(1.))
   with pytest.raises(ValueError, match='has no drafter; allowed: one with'):
     forced.acceptance(pair, [PREFIX], [[1]], LOSSLESS, Warp(1.))
+
+
+@pytest.mark.parametrize('given,new,want', [
+    (20, 31, (32, 32)), (20, 32, (64, 64)), (40, 20, (64, 64)),
+    (70, 20, (96, 32)), (20, 64, (32, 96))])
+def test_short_inputs_and_texts_share_a_width(given, new, want):
+  """A text has the token that starts it before it."""
+  assert forced._widths([[2] * given], [[2] * new, []], 1) == want
