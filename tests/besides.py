@@ -26,7 +26,7 @@ CONFIGS = {
     'fused': features.FeatureConfig(2, 8, 16, (0, 1)),
     'masks': masks.MasksConfig(4)}
 NAMES = {'heads': ('medusa',), 'shared': ('medusa',), 'prefix': ('hydra++',),
-         'features': ('eagle', 'eagle_tree'),
+         'features': ('eagle', 'eagle_static', 'eagle_tree'),
          'fused': ('eagle3', 'eagle3_tree'), 'masks': ('pass', 'space')}
 LM = t5.T5(tinypair.config(16, 2))
 

@@ -15,10 +15,10 @@ import pytest
 from spec_cascades import api, decode, targets, types, verify
 from spec_cascades import drafters as drafters_lib
 from spec_cascades.drafters import (
-    adaptive, chain, eagle, eagle_tree, early_exit, horizontal, hydra_plus,
-    jacobi, lookahead, masked, medusa, ngram, null, ouroboros, pipelined,
-    recycling, retrieval, space, specinfer, spectr, suffixes, tracking, tree,
-    triforce, vertical)
+    adaptive, chain, eagle, eagle_static, eagle_tree, early_exit, horizontal,
+    hydra_plus, jacobi, lookahead, masked, medusa, ngram, null, ouroboros,
+    pipelined, recycling, retrieval, space, specinfer, spectr, suffixes,
+    tracking, tree, triforce, vertical)
 from spec_cascades.models import (
     counts, features, heads, layered, masks, recompute, table, toy)
 from spec_cascades.warp import Warp
@@ -34,6 +34,7 @@ class Looking(table.Table):
 
 
 TREE = (-1, 0, 0, 1)
+HEADS = heads.Headed(LM, heads.HeadsConfig(3))
 HYDRA = heads.Headed(LM, heads.HeadsConfig(3, sequential=True))
 PATHS = (0,), (2,), (2, 1)
 PLUS = heads.Headed(LM, heads.HeadsConfig(
@@ -41,7 +42,7 @@ PLUS = heads.Headed(LM, heads.HeadsConfig(
 LAYER = features.Featured(LM, features.FeatureConfig(1, 4, 8))
 FUSED = features.Featured(LM, features.FeatureConfig(1, 4, 8, (0, 1)))
 MASKS = masks.Masked(LM, masks.MasksConfig(4))
-BOTH = HYDRA, PLUS, LAYER, FUSED, MASKS
+BOTH = HEADS, HYDRA, PLUS, LAYER, FUSED, MASKS
 BESIDE = dict(zip(BOTH, jax.jit(lambda: [dict(
     model=P, heads=lm.fresh(P, jax.random.key(2))) for lm in BOTH])()))
 # name: (two instances that differ in numbers only, parameters)
@@ -72,8 +73,10 @@ DRAFTERS = dict(
     Recycling=((recycling.Recycling(5, (3, 2)),) * 2, None),
     Retrieval=((retrieval.Retrieval(3, 6, 4, 4),) * 2,
                suffixes.index(np.arange(40) ** 2 % 5)),
-    Medusa=((medusa.Medusa(HYDRA, PATHS),) * 2, BESIDE[HYDRA]),
+    Medusa=((medusa.Medusa(HEADS, PATHS),) * 2, BESIDE[HEADS]),
+    Hydra=((medusa.Medusa(HYDRA, PATHS),) * 2, BESIDE[HYDRA]),
     Eagle=((eagle.Eagle(LAYER, 3),) * 2, BESIDE[LAYER]),
+    EagleStatic=((eagle_static.EagleStatic(LAYER, TREE),) * 2, BESIDE[LAYER]),
     EagleTree=((eagle_tree.EagleTree(LAYER, 2, 2, 4),) * 2, BESIDE[LAYER]),
     HydraPlus=((hydra_plus.HydraPlus(PLUS, PATHS),) * 2, BESIDE[PLUS]),
     Eagle3=((eagle.Eagle(FUSED, 3),) * 2, BESIDE[FUSED]),

@@ -1,7 +1,7 @@
 """For trees that language models draw level by level."""
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -87,6 +87,26 @@ def drawn(q: types.Prediction, key: Key[Array, ''],
     if law == 'distinct' and rank + 1 < max(map(len, families)):
       left = jax.vmap(warp_lib.without)(rest[at], token)
       rest, tried = rest.at[at].set(left), tried.at[at, token].set(True)
+
+
+def children(parents: Sequence[int], law: str, start: int, tokens: Array,
+             q: types.Prediction, key: Key[Array, ''],
+             token_of: Callable[[Array], Array] = lambda token: token) -> Array:
+  """Tokens [N] of one sequence with the children of a level drawn.
+
+  Args:
+    parents: Of the tree.
+    law: See `drawn`.
+    start: The level's first node.
+    tokens: Of the nodes down to that level.
+    q: At the nodes of the level.
+    key: Of the sequence.
+    token_of: What a draw is called in `tokens`.
+  """
+  nodes = range(start, start + len(q.probs))
+  for found, token, _ in drawn(q, key, families(parents, nodes), law):
+    tokens = tokens.at[found].set(token_of(token))
+  return tokens
 
 
 def together(trees: Sequence[tuple[int, ...]]

@@ -64,18 +64,11 @@ class Tree(struct.Fixed, Late, Cached):
                                   self.late)
       q = ctx.warp(reduced.read(self.lm, params, hidden[:, start:]))
       found.append(reduced.widen(self.lm, params, q))
-      draw = jax.vmap(functools.partial(self._children, start, stop),
-                      (0, 0, 0, None))
-      tokens = draw(tokens, q, keys, params)
+      draw = functools.partial(
+          levels.children, self.parents, self.law, start,
+          token_of=functools.partial(reduced.token_of, self.lm, params))
+      tokens = jax.vmap(draw)(tokens, q, keys)
     q = levels.joined(found, self.num_nodes)
     calls = jnp.full_like(ctx.lengths, len(found))
     return types.Draft(types.tree(tokens, self.parents), q, calls, self.law,
                        len(spans) - 1), cache
-
-  def _children(self, start, stop, tokens, q, key, params):
-    """Draws the children of the nodes of a level; one sequence."""
-    families = levels.families(self.parents, range(start, stop))
-    for children, token, _ in levels.drawn(q, key, families, self.law):
-      tokens = tokens.at[children].set(
-          reduced.token_of(self.lm, params, token))
-    return tokens

@@ -11,10 +11,12 @@ import pathlib
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 
 from spec_cascades import sharding
 from spec_cascades.checkpoints import beside
 from spec_cascades.drafters import eagle
+from spec_cascades.drafters import eagle_static
 from spec_cascades.drafters import eagle_tree
 from spec_cascades.drafters import hydra_plus
 from spec_cascades.drafters import masked
@@ -27,6 +29,10 @@ from spec_cascades.models import features
 from spec_cascades.models import heads
 from spec_cascades.models import masks as masks_lib
 from spec_cascades.models import products
+
+
+# How often a state's best tokens are taken to be right, for a static tree.
+RANKS = .7, .12, .05, .03
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,6 +176,18 @@ def eagle_chain(pair: pairs.Pair, gamma: int, given: Any, name: str
   """gamma tokens of a layer that predicts the verifier's states."""
   lm = _model(pair, given, name)
   return eagle.Eagle(lm, gamma), _params(pair, given)
+
+
+def eagle_tree_of_ranks(pair: pairs.Pair, gamma: int, given: Any, name: str
+                        ) -> tuple[Any, Any]:
+  """The tree of 16 drafts down to gamma that would be best if each state's best
+  tokens were right as often as `RANKS` says, wherever it stands."""
+  lm = _model(pair, given, name)
+  ranks = RANKS[:lm.vocab_size]
+  nodes = min(16, sum(len(ranks)**depth for depth in range(1, gamma + 1)))
+  shape = paths.sparse(np.array([ranks] * gamma), nodes)
+  return eagle_static.EagleStatic(lm, paths.parents(shape)), _params(
+      pair, given)
 
 
 def eagle_grown(pair: pairs.Pair, gamma: int, given: Any, name: str

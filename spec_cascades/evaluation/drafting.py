@@ -10,11 +10,12 @@ import functools
 from typing import Any, Callable, Iterable
 
 from spec_cascades import check
+from spec_cascades import sharding
 from spec_cascades.drafters import follower
 from spec_cascades.evaluation import kinds
-from spec_cascades.evaluation import meshes
 from spec_cascades.evaluation import pairs
 from spec_cascades.evaluation import rules
+from spec_cascades.models import reduced
 
 CHAIN, NULL, KINDS = kinds.CHAIN, kinds.NULL, kinds.KINDS
 
@@ -130,8 +131,14 @@ def verifier(pair: pairs.Pair, drafter: Any) -> Any:
   lm = pair.verifier.lm
   if not isinstance(drafter, follower.Follower) or not drafter.features.taps:
     return lm
-  bare = dataclasses.replace(meshes.bare(lm), taps=drafter.features.taps)
-  return meshes.placed(bare, meshes.layout_of(lm))
+  return _tapped(lm, drafter.features.taps)
+
+
+def _tapped(lm, taps):
+  """The same, of which the innermost model hands out states of layers."""
+  if isinstance(lm, (reduced.Around, sharding.Sharded)):
+    return dataclasses.replace(lm, lm=_tapped(lm.lm, taps))
+  return dataclasses.replace(lm, taps=taps)
 
 
 def make(name: str, pair: pairs.Pair, gamma: int) -> tuple[Any, Any]:

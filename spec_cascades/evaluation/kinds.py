@@ -65,6 +65,7 @@ class Kind:
     kept: The share of the verifier's sublayers that a call goes through, by
       what the path is of; None if that is not known. Then `cost` follows.
     own_length: Whether what it reads says how far to draft, not gamma.
+    remembers: Whether a draft depends on earlier rounds, not on the text alone.
   """
   make: Callable[[pairs.Pair, int, Any], tuple[Any, Any]]
   q: bool = True
@@ -77,6 +78,7 @@ class Kind:
   judge: Any = verify.Rejection()
   kept: Callable[[str], float | None] | None = None
   own_length: bool = False
+  remembers: bool = False
 
   def cost_of(self, path: str) -> estimated.Cost | None:
     """Of the calls of a round, on a slice; None if it is not known."""
@@ -282,13 +284,13 @@ KINDS = dict(
     null=Kind(lambda pair, gamma, part: (null.Null(), None), q=False,
               **_LOOKED_UP),
     chain=Kind(_chain, lazy=True),
-    tracking=Kind(_tracking, lazy=True, even=False),
+    tracking=Kind(_tracking, lazy=True, even=False, remembers=True),
     cascade=Kind(_cascade, even=False),
     horizontal=Kind(_horizontal, q=False, even=False),
-    ouroboros=Kind(_ouroboros, read=_datastore, even=False),
+    ouroboros=Kind(_ouroboros, read=_datastore, even=False, remembers=True),
     adaptive=Kind(_adaptive, read=_file(lambda x: costs.read(x).times),
                   needs='step times of scripts/benchmark.py steps --output',
-                  lazy=True, even=False),
+                  lazy=True, even=False, remembers=True),
     tree=Kind(_tree, read=_file(lambda x: shapes.read(x).parents),
               own_length=True),
     spectr=Kind(_spectr, judge=verify.KSeq()),
@@ -302,6 +304,8 @@ KINDS = dict(
     **{'hydra++': _attached(attached.hydra_tree, 'hydra++',
                             cost=estimated.layer_and_heads)},
     eagle=_attached(attached.eagle_chain, 'eagle', cost=estimated.layer),
+    eagle_static=_attached(attached.eagle_tree_of_ranks, 'eagle_static',
+                           cost=estimated.layer),
     eagle_tree=_attached(attached.eagle_grown, 'eagle_tree',
                          cost=estimated.layer),
     eagle3=_attached(attached.eagle_chain, 'eagle3', cost=estimated.layer),
@@ -310,10 +314,10 @@ KINDS = dict(
     ngram=Kind(lambda pair, gamma, part: (ngram.NGram(gamma), None), q=False,
                even=False, **_LOOKED_UP),
     jacobi=Kind(lambda pair, gamma, part: (jacobi.Jacobi(gamma), None),
-                q=False, **_LOOKED_UP),
-    lookahead=Kind(_lookahead, q=False, **_LOOKED_UP),
-    recycling=Kind(_recycling, q=False, **_LOOKED_UP),
-    space=Kind(attached.masks_behind_each, **_MASKS),
+                q=False, remembers=True, **_LOOKED_UP),
+    lookahead=Kind(_lookahead, q=False, remembers=True, **_LOOKED_UP),
+    recycling=Kind(_recycling, q=False, remembers=True, **_LOOKED_UP),
+    space=Kind(attached.masks_behind_each, remembers=True, **_MASKS),
     rest=Kind(_rest, q=False, read=_datastore, even=False,
               needs='a datastore of scripts/build_datastore.py', **_LOOKED_UP),
     skip=Kind(_skip, lazy=True, small=False, cost=estimated.part(1 / 3)),
@@ -323,5 +327,6 @@ KINDS = dict(
     triforce=Kind(_triforce, even=False, cost=None),
     sublayers=Kind(_sublayers, lazy=True, small=False, read=_skipped,
                    needs='what scripts/search_layers.py wrote',
-                   even=False, cost=None, kept=skipping.kept),
+                   even=False, cost=None, kept=skipping.kept,
+                   remembers=True),
     **{'pass': Kind(attached.masks_behind_root, **_MASKS)})

@@ -46,8 +46,9 @@ class FeatureConfig(layered.Sizes):
   @property
   def drafters(self) -> tuple[str, ...]:
     """Names of the drafters that it is trained for: `evaluation.kinds`."""
-    name = 'eagle3' if self.taps else 'eagle'
-    return name, f'{name}_tree'
+    if self.taps:
+      return 'eagle3', 'eagle3_tree'
+    return 'eagle', 'eagle_static', 'eagle_tree'
 
 
 @dataclasses.dataclass(frozen=True)

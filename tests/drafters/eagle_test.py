@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from spec_cascades import decode, targets, types
-from spec_cascades.drafters import eagle, eagle_tree, null
+from spec_cascades.drafters import eagle, eagle_static, eagle_tree, null
 from spec_cascades.models import features, t5, toy
 from spec_cascades.warp import Warp
 from tests import tinypair
@@ -172,6 +172,26 @@ def test_a_tree_has_the_likeliest_of_what_is_expanded(name, target):
           np.testing.assert_allclose(logs[node], behind(path), atol=2e-5)
 
 
+@pytest.mark.parametrize('name,target', [
+    ('toy', targets.Chow(.4)), pytest.param(
+        't5', targets.Lossless(), marks=pytest.mark.slow)])
+def test_a_static_tree_has_the_best_tokens_of_each_state(name, target):
+  lm, params, asked = made(name)
+  drafter = eagle_static.EagleStatic(lm, (-1, 0, 0, 1, 1, 2, 3))
+  for whole, draft, live in rounds(lm, params, asked, drafter, target,
+                                   3 if target.uses_q else 20):
+    tree = jax.tree.map(np.asarray, draft.tree)
+    logs = np.asarray(jax.nn.log_softmax(draft.prediction.logits))
+    behind = {0: [], 1: [1], 2: [2], 3: [1, 3], 4: [1, 4], 5: [2, 5]}
+    for node, path in list(behind.items())[:6 if target.uses_q else 4]:
+      want = whole([tree.tokens[:, x] for x in path])
+      np.testing.assert_allclose(logs[live, node], want[live], atol=2e-5)
+      children = np.flatnonzero(tree.parents[0] == node)
+      best = np.argsort(-want, 1)[:, :len(children)]
+      np.testing.assert_array_equal(tree.tokens[live][:, children], best[live])
+    assert (tree.parents == drafter.parents).all() and draft.max_depth == 3
+
+
 def test_a_tree_of_as_many_drafts_as_levels_is_no_chain():
   """It branches, and ends at the cap with the verifier's own tokens."""
   lm, params, asked = made('toy')
@@ -193,7 +213,8 @@ ROWS = 2**14
 
 @pytest.mark.slow
 @pytest.mark.parametrize('drafter', [
-    eagle.Eagle(SMALL, 2), eagle_tree.EagleTree(SMALL, 2, 2, 4)],
+    eagle.Eagle(SMALL, 2), eagle_static.EagleStatic(SMALL, (-1, 0, 0, 1)),
+    eagle_tree.EagleTree(SMALL, 2, 2, 4)],
                          ids=lambda x: type(x).__name__)
 def test_sampled_rows_follow_the_exact_joint(drafter):
   params = dict(model=P, heads=SMALL.fresh(P, jax.random.key(1)))
@@ -206,6 +227,7 @@ def test_sampled_rows_follow_the_exact_joint(drafter):
 
 @pytest.mark.parametrize('make,match', [
     (lambda: eagle.Eagle(SMALL, 0), 'draft length'),
+    (lambda: eagle_static.EagleStatic(SMALL, (0, 1)), 'tree'),
     (lambda: eagle_tree.EagleTree(SMALL, 2, 6, 4), 'width of EagleTree is 6'),
     (lambda: eagle_tree.EagleTree(SMALL, 2, 2, 7), 'nodes of EagleTree is 7'),
     (lambda: eagle_tree.EagleTree(SMALL, 4, 2, 3), 'nodes of EagleTree is 3'),

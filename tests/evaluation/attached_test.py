@@ -99,6 +99,16 @@ def test_layers_of_a_verifier_that_has_heads_draft_for_it(place, name):
 
 
 @pytest.mark.parametrize('kind, name', CASES)
+def test_a_run_drafts_for_the_verifier_in_it(place, kind, name):
+  """Which is then the run itself: --verifier RUN --drafter eagle3:RUN."""
+  path = f'whole/{kind}'
+  pair, alone = load(place, path), load(place)
+  got = decoded(pair, *drafting.make(f'{name}:{place / path}', pair, 2), 0.)
+  want = decoded(alone, null.Null(), None, 0.)
+  np.testing.assert_array_equal(got[0], want[0])
+
+
+@pytest.mark.parametrize('kind, name', CASES)
 def test_a_whole_of_another_verifier_is_refused(place, kind, name):
   pair = load(place, 'other')
   with pytest.raises(ValueError, match='beside another verifier than .*other'):
@@ -182,7 +192,7 @@ def test_what_does_not_fit_is_refused(place, tmp_path):
   (cut / beside.WEIGHTS).write_bytes((cut / beside.WEIGHTS).read_bytes()[:-9])
   for name, gamma, match in (
       (f'eagle:{part}/fused', 2, 'allowed with it: eagle3 or eagle3_tree'),
-      (f'eagle3:{part}/features', 2, 'allowed with it: eagle or eagle_tree'),
+      (f'eagle3:{part}/features', 2, 'allowed with it: eagle or eagle_'),
       (f'medusa:{part}/prefix', 2, r'allowed with it: hydra\+\+'),
       (f'hydra++:{part}/heads', 2, 'allowed with it: medusa'),
       (f'medusa:{part}/masks', 2, 'allowed with it: pass or space'),
