@@ -16,11 +16,11 @@ from spec_cascades.models import layered
 from spec_cascades.models import masks
 from spec_cascades.models import t5
 
-TREE = ((0,), (1,), (0, 0), (1, 0))
+TREE, LINE = ((0,), (1,), (0, 0), (1, 0)), ((0,), (0, 0))
 CONFIGS = {
     'heads': heads.HeadsConfig(2, paths=TREE),
-    'shared': heads.HeadsConfig(2, own=False, sequential=True),
-    'prefix': heads.HeadsConfig(2, own=False, sequential=True,
+    'shared': heads.HeadsConfig(2, own=False, sequential=True, paths=LINE),
+    'prefix': heads.HeadsConfig(2, own=False, sequential=True, paths=LINE,
                                 prefix=layered.Sizes(2, 8, 16)),
     'features': features.FeatureConfig(2, 8, 16),
     'fused': features.FeatureConfig(2, 8, 16, (0, 1)),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import pathlib
+import warnings
 from typing import Any
 
 import jax.numpy as jnp
@@ -219,8 +220,14 @@ def masks_behind_each(pair: pairs.Pair, gamma: int, given: Any
 def _heads(kind, pair, gamma, given, name):
   lm = _model(pair, given, name)
   chosen = tuple(x for x in lm.heads.paths if len(x) <= gamma)
-  line = paths.cartesian((1,) * min(gamma, lm.heads.count))
-  return kind(lm, chosen or line), _params(pair, given)
+  if not chosen:
+    chosen = paths.cartesian((1,) * min(gamma, lm.heads.count))
+    # Explicitly, so that no line of ours is quoted behind it.
+    warnings.warn_explicit(
+        f'No tree was chosen for the heads of {(given or pair.drafter).name}, '
+        f'so that {name} drafts a chain of {len(chosen)}. Choose one with '
+        'scripts/calibrate_heads.py.', UserWarning, 'spec_cascades', 1)
+  return kind(lm, chosen), _params(pair, given)
 
 
 def _model(pair, given, name):

@@ -118,8 +118,15 @@ def test_a_whole_of_another_verifier_is_refused(place, kind, name):
 def test_a_tree_that_was_chosen_is_drafted(place):
   drafter, _ = drafting.make(f'medusa:{place}/part/heads', load(place), 2)
   assert drafter.paths == besides.TREE
-  drafter, _ = drafting.make(f'medusa:{place}/part/shared', load(place), 2)
-  assert drafter.paths == ((0,), (0, 0))
+  name = f'medusa:{place}/part/heads'
+  pair = drafting.supplied(load(place), [(name, 2)])
+  part = pair.parts[name].params
+  none = dataclasses.replace(part, heads=dataclasses.replace(
+      part.heads, paths=()))
+  pair.parts[name] = dataclasses.replace(pair.parts[name], params=none)
+  with pytest.warns(UserWarning, match='medusa drafts a chain of 2. Choose'):
+    drafter, _ = drafting.make(name, pair, 2)
+  assert drafter.paths == besides.LINE
 
 
 @pytest.mark.parametrize('gamma,refused', [(1, False), (2, True)])
@@ -276,7 +283,8 @@ def test_beside_a_decoder_of_another_format(tmp_path):
   path = str(ggufs.make(tmp_path / 'x.gguf', 'llama', ggufs.byte_level()))
   found = checkpoints.load(path)
   pair = pairs.load(path, None)
-  for config in (features.FeatureConfig(2, 4, 8), heads.HeadsConfig(2)):
+  for config in (features.FeatureConfig(2, 4, 8), heads.HeadsConfig(
+      2, paths=besides.LINE)):
     lm = features.beside(found.lm, config)
     name, out = config.drafters[0], tmp_path / config.kind
     beside.write(out, lm, lm.fresh(found.params, jax.random.key(0)),
