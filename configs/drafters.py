@@ -11,8 +11,9 @@ sampled, lossless, with tokens per call, acceptance by position, speed-up over
 the verifier alone, and how the time of a decode splits: docs/drafters.md has
 that of 2026-11-28, 25 minutes on two cores of a Xeon. And runs/drafters/joint,
 space, cllm and exit: those that have a verifier of their own (in
-docs/drafters.md, too), and runs/drafters/smollm2 and gemma3, whose small
-model, for TriForce, is itself once more.
+docs/drafters.md, too), runs/drafters/gemma_style, of the decoder-only pair that
+comes along, and runs/drafters/smollm2 and gemma3, whose small model, for
+TriForce, is itself once more.
 """
 import importlib
 import importlib.util
@@ -39,6 +40,7 @@ def get_sweep() -> list[tuple[str, tuple[str, ...], tuple[str, ...]]]:
     path = pathlib.PurePath(run.makes).parents[1]
     found.append((curve, ('gin/sweeps/drafters_own.gin', DETAILS), (
         f'VERIFIER = {str(path)!r}', _curves(('chain', curve)))))
+  found.append(('gemma_style', ('gin/sweeps/drafters_gemma.gin', DETAILS), ()))
   for name, package in PUBLISHED.items():
     weights = _weights(package)
     if weights is None:

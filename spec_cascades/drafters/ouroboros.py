@@ -38,7 +38,8 @@ class Ouroboros(Line, struct.Fixed):
       the pool begins with or None, see `phrases.commonest`.
     length: Tokens that the model drafts, gamma; at least `order` - 2.
 
-  Reference: Zhao et al. (2024), https://arxiv.org/abs/2402.13720
+  Reference: Zhao et al. (2024), secs. 3.1 to 3.4,
+    https://arxiv.org/abs/2402.13720
   """
   lm: Any = struct.field(pytree_node=False)
   phrases: Lookahead

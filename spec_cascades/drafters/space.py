@@ -44,7 +44,7 @@ class Space(Line, struct.Fixed):
       packs.
     length: Tokens of a draft, at most as many as there are masks.
 
-  Reference: Yi et al. (2024), https://arxiv.org/abs/2402.11809
+  Reference: Yi et al. (2024), fig. 2, https://arxiv.org/abs/2402.11809
   """
   masks: Any = struct.field(pytree_node=False)
   length: int = struct.field(pytree_node=False)

@@ -209,14 +209,17 @@ def test_the_configuration_leaves_out_what_is_missing(capsys):
   assert 'build_drafters.py layerskip' in said
   names = [bindings[0] for _, bindings in found]
   assert [x for x in names if 'smollm2' not in x and 'gemma3' not in x] == [
-      "OUTPUT_DIR = 'runs/drafters/ende'", "OUTPUT_DIR = 'runs/drafters/cllm'"]
-  for files, bindings in found[:2]:
+      "OUTPUT_DIR = 'runs/drafters/ende'", "OUTPUT_DIR = 'runs/drafters/cllm'",
+      "OUTPUT_DIR = 'runs/drafters/gemma_style'"]
+  for files, bindings in found[:3]:
     _cli.configure(files, bindings)
     made = _cli.call(sweep_lib.Sweep)
     grid = points.expand(made.curves, gamma=made.gamma)
     drafters = {x.drafter for x in grid}
     assert len(grid) == 2 * (len(made.curves) + 2)
-    if made.output_dir.endswith('cllm'):
+    if made.output_dir.endswith('gemma_style'):
+      assert {'triforce', 'retrieved'} < drafters
+    elif made.output_dir.endswith('cllm'):
       assert made.verifier.endswith('runs/cllm') and 'jacobi' in drafters
     else:
       assert f'eagle_tree:{instances.BY_NAME["eagle"].ships}' in drafters
