@@ -251,6 +251,7 @@ def _start(run, update, saves, memory, log):
   fresh = lambda: update.init(run.lm.init_params(key))
   newest = saves.latest_step()
   if newest is not None:
+    start.check_same_words(run.model_dir, run.corpus.vocabulary)
     log(f'resuming at step {newest}')
     like = _whole(sharding.like(run.lm, jax.eval_shape(fresh), mesh), memory)
     readable = functools.partial(
@@ -269,7 +270,7 @@ def _start(run, update, saves, memory, log):
   params = sharding.place(
       run.lm, start.params(
           run.init_from, run.lm, key, run.corpus, run.part, run.encoder_from,
-          sharding.beyond_one(run.mesh, run.rules)), mesh)
+          sharding.beyond_one(run.mesh, run.rules), log=log), mesh)
   return sharding.place(run.lm, update.init(params), mesh), memory
 
 
