@@ -48,7 +48,7 @@ class Recipe:
     seed: Of initialisation and dropout.
     log_every: Steps between lines.
     save_every: Steps between checkpoints.
-    eval_every: Steps between evaluations.
+    eval_every: Steps between evaluations; there is a checkpoint before each.
     metric: What texts are measured by, a name in `qualities.QUALITIES`.
     eval_sentences: Validation sentences without a near-duplicate in train
       that are decoded for it.
@@ -200,8 +200,11 @@ def train(run: Run, *, log: Callable[[str], None] = print
                                total=recipe.steps,
                                tensorboard=recipe.tensorboard
                                ) as progress, _Terminated() as terminated:
-      return _run(run, update, state, memory, lessons, guide, saves, progress,
-                  terminated)
+      state = _run(run, update, state, memory, lessons, guide, saves, progress,
+                   terminated)
+  if int(state.step) < recipe.steps:
+    log(f'stopped at step {int(state.step)}; the same command goes on')
+  return state
 
 
 def _silent(line: str) -> None:
@@ -351,9 +354,10 @@ def _run(run, update, state, memory, lessons, teacher, saves, progress,
     evaluate()
   while steps.step < recipe.steps and not terminated(steps.step):
     steps.advance()
-    if steps.due(recipe.save_every):
+    # A process that is to end may have seconds: what it learnt comes first,
+    # also where it is told so in the middle of an evaluation.
+    if steps.due(recipe.save_every) or steps.due(recipe.eval_every):
       save()
-    # A process that is to end may have seconds: what it learnt comes first.
     if steps.due(recipe.eval_every) and not terminated.received:
       evaluate()
   save()
