@@ -45,6 +45,8 @@ class Recipe:
     cooldown: Last steps, over which the rate falls to 0.
     accumulate: Parts of a batch, one after the other in memory.
     remat: Compute the activations of a layer again for its gradient.
+    z_loss: Weight of log(Z)^2, which keeps the normaliser of what is trained
+      near 1; in the training loss that is printed, not in evaluations.
     seed: Of initialisation and dropout.
     log_every: Steps between lines.
     save_every: Steps between checkpoints.
@@ -66,6 +68,7 @@ class Recipe:
   cooldown: int = 1_000
   accumulate: int = 1
   remat: bool = False
+  z_loss: float = 1e-4
   seed: int = 0
   log_every: int = 50
   save_every: int = 250
@@ -79,7 +82,8 @@ class Recipe:
   tensorboard: bool = False
 
   def __post_init__(self):
-    check.interval('peak of Recipe', self.peak, 0, 1e6)
+    for name in ('peak', 'z_loss'):
+      check.interval(f'{name} of Recipe', getattr(self, name), 0, 1e6)
     for low, names in ((0, ('steps', 'warmup', 'cooldown', 'gamma')), (1, (
         'accumulate', 'log_every', 'save_every', 'eval_every', 'eval_batch',
         'eval_sentences', 'keep')), (2, ('max_length',))):
@@ -180,9 +184,9 @@ def train(run: Run, *, log: Callable[[str], None] = print
   optimizer = optimizer_of(run)
   teacher, guide = _teacher(run)
   update = train_step.Update(
-      run.lm, optimizer, seed=recipe.seed, teacher=teacher,
-      distillation=run.distillation, accumulate=recipe.accumulate,
-      remat=recipe.remat, objective=run.objective)
+      run.lm, optimizer, z_loss=recipe.z_loss, seed=recipe.seed,
+      teacher=teacher, distillation=run.distillation,
+      accumulate=recipe.accumulate, remat=recipe.remat, objective=run.objective)
   lessons = _lessons(run, update, guide)
   folder = hosts.folder('model_dir', run.model_dir)
   options = ocp.CheckpointManagerOptions(max_to_keep=recipe.keep)

@@ -72,6 +72,22 @@ def test_losses_fall(corpus, tmp_path):
   assert losses[-1] < losses[0] - 0.3
 
 
+def test_the_weight_of_the_normaliser_is_in_the_training_loss_alone(
+    corpus, tmp_path, monkeypatch):
+  """At a rate of 0, so that the parameters are the same."""
+  monkeypatch.setattr(quality.Validation, 'quality', lambda *unused: 0.)
+  rows = {}
+  for weight in (0., .5):
+    folder = tmp_path / str(weight)
+    loop.train(run_of(corpus, folder, steps=2, peak=0., log_every=2,
+                      eval_every=2, z_loss=weight), log=lambda line: None)
+    rows[weight] = list(map(json.loads, (
+        folder / 'metrics.jsonl').read_text().splitlines()))
+  (plain, before), (more, after) = rows[0.], rows[.5]
+  assert more['loss'] > plain['loss'] + .5
+  assert after['validation_loss'] == before['validation_loss']
+
+
 def test_a_vocabulary_of_another_size_is_refused(corpus, tmp_path):
   lm = t5.T5(t5.T5Config(**{**SIZES, 'vocab_size': 100}))
   run = dataclasses.replace(run_of(corpus, tmp_path), lm=lm)
