@@ -84,9 +84,10 @@ class SeqioLines:
       try:
         found.append(float(self._whole.get_rate(task)))
       except Exception as error:  # pylint: disable=broad-exception-caught
+        why = ' '.join(str(error).split())[:200]
         raise ValueError(
             f'The rate of {task.name} in {self._whole.name} is not known '
-            f'({type(error).__name__}: {error}); {hint}') from None
+            f'({type(error).__name__}: {why}); {hint}') from None
     if not (min(found, default=0) >= 0 and sum(found) > 0):
       raise ValueError(f'{self._whole.name} has the rates {found}; allowed: 0 '
                        f'or more, one above 0. Or {hint}')
