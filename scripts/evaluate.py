@@ -29,6 +29,8 @@ def main(args: Sequence[str]) -> None:
         'bucket for each model alone and each baseline, and at most two for '
         'each drafter and draft length',
         flush=True)
+  if run.unforetold:
+    print(run.unforetold, flush=True)
   bar = functools.partial(tqdm.tqdm, dynamic_ncols=True,
                           mininterval=0.5 if sys.stderr.isatty() else 15)
   signatures = {}

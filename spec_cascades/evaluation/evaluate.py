@@ -162,6 +162,19 @@ class Run:
           self._write(done)
         yield done[-1]
 
+  @property
+  def unforetold(self) -> str | None:
+    """A line on points whose tokens a call are not predicted, and why."""
+    drafted = [point for point in self.points if point.judged]
+    if not self.chosen.predicted and drafted:
+      return ('tokens a call not predicted: evaluate.Evaluation.predicted is '
+              'False; set True')
+    names = dict.fromkeys(point.method for point in drafted
+                          if not self.engine.foreseen(point))
+    return (f'tokens a call not predicted of {", ".join(names)}: no chain of '
+            'one model drafts there; set points.Curve.drafter to chain, skip '
+            'or counts') if names else None
+
   def _write(self, rows: list[dict[str, Any]]) -> None:
     files.write_atomically(self.directory / RESULTS, ''.join(
         json.dumps(row, ensure_ascii=False) + '\n' for row in rows))

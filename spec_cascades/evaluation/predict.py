@@ -88,6 +88,10 @@ class Engine:
     return dict(predict_fn=lambda dataset, *unused: decode(dataset)[0],
                 predict_with_aux_fn=lambda dataset, *unused: decode(dataset))
 
+  def foreseen(self, point: points_lib.Point) -> bool:
+    """Whether a chain of a model drafts there, whose tokens are predicted."""
+    return foretold.foreseen(point, self._programs)
+
   def predicted(self, point: points_lib.Point, dataset: Any,
                 outputs: Outputs) -> float | None:
     """Tokens a verifier call, from one pass over what was decoded.
@@ -100,8 +104,7 @@ class Engine:
       outputs: What `predict_with_aux_fn` has given for it.
     """
     found, counted = outputs
-    if any(counted['fault']) or not foretold.foreseen(
-        point, self._programs):
+    if any(counted['fault']) or not self.foreseen(point):
       return None
     return foretold.tokens_per_call(
         self._pair, self._programs, point,

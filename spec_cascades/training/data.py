@@ -15,7 +15,7 @@ import functools
 import json
 import pathlib
 import sys
-from typing import Any, Callable, Sequence
+from typing import Any, Sequence
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from spec_cascades.data import shares
 from spec_cascades.evaluation import asking as asking_lib
 from spec_cascades.evaluation import examples
 from spec_cascades.evaluation import text
+from spec_cascades.training import epochs
 from spec_cascades.training import packing
 from spec_cascades.training import trajectories
 
@@ -69,7 +70,8 @@ class ParallelText:
       states. 0: trajectories are not read.
     reader: Reads splits in place of a directory, such as
       `seqio_lines.SeqioLines`: called as `numbered` is it gives the same, and
-      it has `splits`; and may have `said`, a line for when a run begins.
+      it has `splits`; and may have `said`, a line for when a run begins, and
+      `mixing`, the rates of `epochs.mixed`.
   """
   directory: str | None
   vocabulary: Any
@@ -181,18 +183,25 @@ class ParallelText:
 
     Where there are several processes, all have to ask: each reads its part.
     """
+    return self._read[0]
+
+  @functools.cached_property
+  def _read(self):
+    """`train`, and the numbers of its examples by bucket."""
     part, widest = (hosts.index(), hosts.count()), max(self.buckets)
-    found = self._grouped(sum(hosts.exchanged(hosts.together(
+    groups = self._grouped(sum(hosts.exchanged(hosts.together(
         lambda: self._encoded('train', part))), []))
+    found = self._arrays(groups)
     if self.guesses and found and not any(
         (x['places'] >= 0).any() for x in found.values()):
       raise ValueError(f'Got guesses={self.guesses}, but no line to train on '
                        f'has a {trajectories.KEY}; write the corpus with '
                        "scripts/distill.py and its guesses, or set 0.")
-    if not self.packed or not found:
-      return found
-    widths = widest, self._target_width(widest)
-    return {widest: packing.packed(found, widths, seed=self.seed)}
+    if self.packed and found:
+      widths = widest, self._target_width(widest)
+      found = {widest: packing.packed(found, widths, seed=self.seed)}
+    return found, {width: np.array([number for number, *_ in rows])
+                   for width, rows in groups.items()}
 
   def bucketed(self, split: str) -> dict[int, dict[str, np.ndarray]]:
     """Per bucket width W all pairs of a split, padded on the right.
@@ -202,7 +211,7 @@ class ParallelText:
       [n], and `weights` [n, T], 1 where a target is; with `guesses` what
       `trajectories.padded` gives.
     """
-    return self._grouped(self._encoded(split))
+    return self._arrays(self._grouped(self._encoded(split)))
 
   def _encoded(self, split, part=ALL):
     """Number, input, target and states of the examples that are not long."""
@@ -221,22 +230,23 @@ class ParallelText:
     return found
 
   def _grouped(self, pairs):
-    """Arrays of pairs by bucket, in the order of their numbers."""
+    """Examples by bucket, in the order of their numbers."""
     groups = {width: [] for width in self.buckets}
-    for _, source, target, states in sorted(pairs, key=lambda x: x[0]):
+    for number, source, target, states in sorted(pairs, key=lambda x: x[0]):
       longest = len(source)
       if not self.target_width:
         longest = max(longest, len(target))
       width = next(w for w in self.buckets if longest <= w)
-      groups[width].append((source, target, states))
-    return {width: self._arrays(rows, width)
-            for width, rows in groups.items() if rows}
+      groups[width].append((number, source, target, states))
+    return {width: rows for width, rows in groups.items() if rows}
 
-  def _arrays(self, rows, width):
-    *pairs, states = zip(*rows)
-    found = _padded(*pairs, width, self._target_width(width))
-    if self.guesses:
-      found |= trajectories.padded(states, self.guesses)
+  def _arrays(self, groups):
+    found = {}
+    for width, rows in groups.items():
+      _, *pairs, states = zip(*rows)
+      found[width] = _padded(*pairs, width, self._target_width(width))
+      if self.guesses:
+        found[width] |= trajectories.padded(states, self.guesses)
     return found
 
   def _target_width(self, width: int) -> int:
@@ -292,7 +302,7 @@ class ParallelText:
   def unused(self) -> dict[int, int]:
     """Pairs for training, by bucket, of those that fill no batch."""
     return {width: len(x['inputs']) for width, x in self.train.items()
-            if not self._batches(width)}
+            if not self._epochs.batches(width)}
 
   @property
   def room(self) -> int:
@@ -302,8 +312,7 @@ class ParallelText:
   @functools.cached_property
   def steps_per_epoch(self) -> int:
     """Batches of the training split; ValueError if there is none."""
-    found = sum(self._batches(width) for width in self.train)
-    if not found:
+    if not (found := sum(map(self._epochs.batches, self.train))):
       sizes = ', '.join(f'{len(x["inputs"])} of {width}'
                         for width, x in self.train.items()) or 'none'
       raise ValueError(
@@ -312,37 +321,28 @@ class ParallelText:
           'tokens_per_batch, or more text.')
     return found
 
-  def _batches(self, width: int) -> int:
-    """Of an epoch; a last one is filled up if pairs are packed."""
-    count, rows = len(self.train[width]['inputs']), self.rows(width)
-    return -(-(count - 1) // rows) if self.packed else count // rows
-
   @functools.cached_property
-  def _plan(self) -> Callable[[int], list[tuple[int, np.ndarray]]]:
-    """The batches of an epoch: widths and rows."""
-    return functools.lru_cache(maxsize=2)(self._planned)
-
-  def _planned(self, epoch):
-    rng = np.random.default_rng((self.seed, epoch))
-    plan = []
-    for width, arrays in self.train.items():
-      rows, whole = self.rows(width), self._batches(width) * self.rows(width)
-      # Of packed rows the last holds nothing: it fills up a batch.
-      order = rng.permutation(len(arrays['inputs']) - self.packed)[:whole]
-      order = np.pad(order, (0, whole - len(order)), constant_values=-1)
-      plan += [(width, part) for part in order.reshape(-1, rows)]
-    return [plan[i] for i in rng.permutation(len(plan))]
+  def _epochs(self) -> epochs.Epochs:
+    """The batches of each epoch."""
+    found, numbers = self._read
+    rates = getattr(self.reader, 'mixing', ())
+    # Of packed rows the last holds nothing: it fills up a batch.
+    return epochs.Epochs(
+        {width: len(x['inputs']) - self.packed for width, x in found.items()},
+        {width: self.rows(width) for width in found}, seed=self.seed,
+        filled=self.packed,
+        parts=epochs.mixed(numbers, rates) if rates else None)
 
   def batch(self, step: int) -> dict[str, np.ndarray]:
     """Some rows of a bucket, see `train`: those of a step."""
     epoch, i = divmod(step, self.steps_per_epoch)
-    width, rows = self._plan(epoch)[i]
+    width, rows = self._epochs(epoch)[i]
     return {name: x[rows] for name, x in self.train[width].items()}
 
   def where(self, step: int) -> str:
     """The batch of a step, in words."""
     epoch, i = divmod(step, self.steps_per_epoch)
-    width, rows = self._plan(epoch)[i]
+    width, rows = self._epochs(epoch)[i]
     arrays, first = self.train[width], rows[0]
     what, length = 'rows of pairs' if self.packed else 'pairs', (
         (arrays['input_segments'][first] == 1).sum() if self.packed

@@ -45,10 +45,12 @@ class Recipe:
     cooldown: Last steps, over which the rate falls to 0.
     accumulate: Parts of a batch, one after the other in memory.
     remat: Compute the activations of a layer again for its gradient.
+    z_loss: Weight of log(Z)^2, which keeps the normaliser of what is trained
+      near 1; in the training loss that is printed, not in evaluations.
     seed: Of initialisation and dropout.
     log_every: Steps between lines.
     save_every: Steps between checkpoints.
-    eval_every: Steps between evaluations.
+    eval_every: Steps between evaluations; there is a checkpoint before each.
     metric: What texts are measured by, a name in `qualities.QUALITIES`.
     eval_sentences: Validation sentences without a near-duplicate in train
       that are decoded for it.
@@ -66,6 +68,7 @@ class Recipe:
   cooldown: int = 1_000
   accumulate: int = 1
   remat: bool = False
+  z_loss: float = 1e-4
   seed: int = 0
   log_every: int = 50
   save_every: int = 250
@@ -79,7 +82,8 @@ class Recipe:
   tensorboard: bool = False
 
   def __post_init__(self):
-    check.interval('peak of Recipe', self.peak, 0, 1e6)
+    for name in ('peak', 'z_loss'):
+      check.interval(f'{name} of Recipe', getattr(self, name), 0, 1e6)
     for low, names in ((0, ('steps', 'warmup', 'cooldown', 'gamma')), (1, (
         'accumulate', 'log_every', 'save_every', 'eval_every', 'eval_batch',
         'eval_sentences', 'keep')), (2, ('max_length',))):
@@ -180,9 +184,9 @@ def train(run: Run, *, log: Callable[[str], None] = print
   optimizer = optimizer_of(run)
   teacher, guide = _teacher(run)
   update = train_step.Update(
-      run.lm, optimizer, seed=recipe.seed, teacher=teacher,
-      distillation=run.distillation, accumulate=recipe.accumulate,
-      remat=recipe.remat, objective=run.objective)
+      run.lm, optimizer, z_loss=recipe.z_loss, seed=recipe.seed,
+      teacher=teacher, distillation=run.distillation,
+      accumulate=recipe.accumulate, remat=recipe.remat, objective=run.objective)
   lessons = _lessons(run, update, guide)
   folder = hosts.folder('model_dir', run.model_dir)
   options = ocp.CheckpointManagerOptions(max_to_keep=recipe.keep)
@@ -200,8 +204,11 @@ def train(run: Run, *, log: Callable[[str], None] = print
                                total=recipe.steps,
                                tensorboard=recipe.tensorboard
                                ) as progress, _Terminated() as terminated:
-      return _run(run, update, state, memory, lessons, guide, saves, progress,
-                  terminated)
+      state = _run(run, update, state, memory, lessons, guide, saves, progress,
+                   terminated)
+  if int(state.step) < recipe.steps:
+    log(f'stopped at step {int(state.step)}; the same command goes on')
+  return state
 
 
 def _silent(line: str) -> None:
@@ -251,6 +258,7 @@ def _start(run, update, saves, memory, log):
   fresh = lambda: update.init(run.lm.init_params(key))
   newest = saves.latest_step()
   if newest is not None:
+    start.check_same_words(run.model_dir, run.corpus.vocabulary)
     log(f'resuming at step {newest}')
     like = _whole(sharding.like(run.lm, jax.eval_shape(fresh), mesh), memory)
     readable = functools.partial(
@@ -269,7 +277,7 @@ def _start(run, update, saves, memory, log):
   params = sharding.place(
       run.lm, start.params(
           run.init_from, run.lm, key, run.corpus, run.part, run.encoder_from,
-          sharding.beyond_one(run.mesh, run.rules)), mesh)
+          sharding.beyond_one(run.mesh, run.rules), log=log), mesh)
   return sharding.place(run.lm, update.init(params), mesh), memory
 
 
@@ -350,9 +358,10 @@ def _run(run, update, state, memory, lessons, teacher, saves, progress,
     evaluate()
   while steps.step < recipe.steps and not terminated(steps.step):
     steps.advance()
-    if steps.due(recipe.save_every):
+    # A process that is to end may have seconds: what it learnt comes first,
+    # also where it is told so in the middle of an evaluation.
+    if steps.due(recipe.save_every) or steps.due(recipe.eval_every):
       save()
-    # A process that is to end may have seconds: what it learnt comes first.
     if steps.due(recipe.eval_every) and not terminated.received:
       evaluate()
   save()

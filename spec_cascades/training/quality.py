@@ -79,6 +79,7 @@ class Validation:
     self.pairs, self._batches = _measured(corpus, split)
     order = np.random.default_rng(0).permutation(len(self.pairs))
     self.pairs = [self.pairs[i] for i in order[:sentences]]
+    self._said = False                   # why nothing is predicted
 
   @property
   def digest(self) -> str:
@@ -100,12 +101,15 @@ class Validation:
     Returns:
       `validation_loss` in nats per token and the quality under the metric's
       name; with a teacher `validation_agreement` and `validation_acceptance`,
-      see `losses.Distillation`, and tokens per verifier call.
+      see `losses.Distillation`, and tokens per verifier call. Where these are
+      not predicted, the lines of the first call say why.
     """
     found = self.means(params, teacher)
     found[self.metric.name.lower()] = self.quality(params)
     lines = []
-    for some in self._bought(params, teacher):
+    if (why := self._unforetold(teacher)) and not self._said:
+      lines, self._said = [f'tokens a call not predicted: {why}'], True
+    for some in [] if why else self._bought(params, teacher):
       found |= some.figures
       lines += [str(some)] + [some.warning] * (some.warning is not None)
     return found, lines
@@ -127,10 +131,19 @@ class Validation:
     tokens = total.pop('tokens') or 1.   # there may be none to learn from
     return {f'validation_{name}': x / tokens for name, x in total.items()}
 
+  def _unforetold(self, teacher) -> str:
+    """Why there is no student to decode with; empty if there is one."""
+    if self.update.objective is not None:
+      return (f'{type(self.update.objective).__name__} trains no model that '
+              'drafts a chain for another; scripts/calibrate_heads.py measures '
+              'heads and layers, scripts/sweep.py any drafter')
+    if teacher is None:
+      return ('there is no verifier to draft for; set loop.Run.teacher if this '
+              'is to be a drafter')
+    return '' if self.gamma else 'gamma is 0; set loop.Recipe.gamma'
+
   def _bought(self, params, teacher) -> list[bought.Bought]:
     """What the student buys, greedy and sampled."""
-    if teacher is None or not self.gamma or self.update.objective is not None:
-      return []
     pair = bought.pair_of(self.update, params, teacher, self.corpus,
                           self._layout)
     return [bought.tokens_per_call(

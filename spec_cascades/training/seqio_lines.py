@@ -8,8 +8,8 @@ They are read once, in order and before tokens: batches stay a function of the
 seed and the step, so the step is all of the position that a checkpoint needs.
 Their order takes an example of each of a split's files in turn; of several
 processes each reads its own files, so that there should be as many. Of a
-Mixture each Task's examples are there once, whatever its rate: an epoch is then
-what `seqio.mixing_rate_num_examples` mixes.
+Mixture an epoch has as many examples as there are, of each Task by its rate
+(`epochs`), or each once, which is what `seqio.mixing_rate_num_examples` mixes.
 """
 from __future__ import annotations
 
@@ -37,11 +37,14 @@ class SeqioLines:
       files as many; None: all.
     vocabulary: For `sources.Public`, whose Task is made for one.
     seed: Of preprocessors that draw.
+    rates: Whether a Mixture is trained on by its rates; else each of its
+      examples is there once an epoch.
   """
   registered: Any
   limit: int | None = None
   vocabulary: Any = None
   seed: int = 0
+  rates: bool = True
 
   def __post_init__(self):
     if self.limit is not None:
@@ -55,12 +58,45 @@ class SeqioLines:
 
   @property
   def said(self) -> str | None:
-    """What is not used of a Mixture, to say when a run begins."""
-    import seqio  # pylint: disable=g-import-not-at-top
-    if not isinstance(self._whole, seqio.Mixture):
+    """What an epoch of a Mixture is, to say when a run begins."""
+    if not self._is_mixture:
       return None
-    return (f'{self._whole.name} is a Mixture of {len(self._tasks)} Tasks: all '
-            'their examples are there once an epoch, whatever their rates')
+    begin = f'{self._whole.name} is a Mixture of {len(self._tasks)} Tasks: '
+    if not self.rates:
+      return begin + ('all their examples are there once an epoch, whatever '
+                      'their rates')
+    return begin + 'an epoch has ' + ', '.join(
+        f'{rate / sum(self.mixing):.1%} of {task.name}'
+        for task, rate in zip(self._those_with('train'), self.mixing))
+
+  @functools.cached_property
+  def mixing(self) -> tuple[float, ...]:
+    """Rates of the Tasks with a train split, see `epochs.mixed`; empty for all.
+
+    Raises:
+      ValueError: A Task has none, or none is above 0.
+    """
+    if not (self.rates and self._is_mixture):
+      return ()
+    hint = 'set seqio_lines.SeqioLines.rates=False, which takes all examples.'
+    found = []
+    for task in self._those_with('train'):
+      try:
+        found.append(float(self._whole.get_rate(task)))
+      except Exception as error:  # pylint: disable=broad-exception-caught
+        why = ' '.join(str(error).split())[:200]
+        raise ValueError(
+            f'The rate of {task.name} in {self._whole.name} is not known '
+            f'({type(error).__name__}: {why}); {hint}') from None
+    if not (min(found, default=0) >= 0 and sum(found) > 0):
+      raise ValueError(f'{self._whole.name} has the rates {found}; allowed: 0 '
+                       f'or more, one above 0. Or {hint}')
+    return tuple(found)
+
+  @property
+  def _is_mixture(self):
+    import seqio  # pylint: disable=g-import-not-at-top
+    return isinstance(self._whole, seqio.Mixture)
 
   @functools.cached_property
   def _whole(self):
@@ -71,6 +107,9 @@ class SeqioLines:
   def _tasks(self):
     import seqio  # pylint: disable=g-import-not-at-top
     return list(seqio.get_subtasks(self._whole))
+
+  def _those_with(self, split):
+    return [task for task in self._tasks if split in task.splits]
 
   def __call__(self, split: str, part: tuple[int, int] = data.ALL
                ) -> list[tuple[int, dict]]:
@@ -86,7 +125,7 @@ class SeqioLines:
       raise ValueError(f'{self._whole.name} has no split {split!r}; it has '
                        f'{", ".join(self.splits) or "none"}.')
     index, count = part
-    tasks, found = [x for x in self._tasks if split in x.splits], []
+    tasks, found = self._those_with(split), []
     for j, task in enumerate(tasks):
       with host_tensorflow.readable(
           f'{split} of {task.name}',

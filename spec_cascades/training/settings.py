@@ -16,6 +16,8 @@ from spec_cascades.data import files
 
 FILE = 'settings.jsonl'
 TEXTS = 'texts to train on, by SHA-256'
+# What runs had before it could be set, and so did not keep.
+ALWAYS = {'recipe.z_loss': '0.0001'}
 
 
 def flat(value: Any, name: str = '') -> dict[str, str]:
@@ -76,7 +78,8 @@ def changes(folder: pathlib.Path, run: Any, texts: str | None = None
     return {}
   try:
     last = json.loads(earlier.splitlines()[-1])
-    before, since = dict(last['settings']), int(last['step'])
+    before = ALWAYS | dict(last['settings'])
+    since = int(last['step'])
   except (ValueError, KeyError, TypeError):
     raise ValueError(f'{path} does not hold settings of a run; delete it, '
                      'and the run goes on without it.') from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import pathlib
-from typing import Any, Mapping
+from typing import Any, Callable, Mapping
 
 import jax
 import jax.numpy as jnp
@@ -62,18 +62,15 @@ def model(path: str, changes: Mapping[str, Any] | None = None,
 
 def vocabulary(path: str) -> Any:
   """The tokenizer of a checkpoint; ValueError if it has none."""
-  source = checkpoints.source_of(path)
-  found = source.tokenizer and source.tokenizer()
-  if found is None:
-    raise ValueError(f'{path} holds no tokenizer; put its tokenizer.json or '
-                     'SentencePiece model beside the weights.')
+  found = _tokenizer(checkpoints.source_of(path))
+  _check_spelt(path, found)
   return found
 
 
 def params(path: str | None, lm: Any, key: jax.Array,
            corpus: data.ParallelText, part: str | None = None,
-           encoder: str | None = None, on: sharding.Layout | None = None
-           ) -> Any:
+           encoder: str | None = None, on: sharding.Layout | None = None, *,
+           log: Callable[[str], None] = print) -> Any:
   """Parameters of `lm` with a checkpoint's contents, in checkpoint layout.
 
   Args:
@@ -87,11 +84,13 @@ def params(path: str | None, lm: Any, key: jax.Array,
     part: What was exported of a run beside this checkpoint, see `beside`.
     encoder: A checkpoint whose encoder it gets, see `borrowing`.
     on: The mesh whose devices make or read their parts, if there is one.
+    log: Receives a line where nothing says what a checkpoint's tokens are.
 
   Raises:
-    ValueError: It does not fit the model.
+    ValueError: It does not fit the model, or its tokens are not the corpus's.
   """
-  found = None if path is None else _contents(path, lm, corpus.vocabulary, on)
+  found = None if path is None else _contents(
+      path, lm, corpus.vocabulary, on, log)
   if part is not None:
     found = dict(model=found, heads=_part(part, path, lm))
   if encoder is not None:
@@ -118,23 +117,31 @@ def read(source: loading.Source, on: sharding.Layout | None
   return loading.load(source, sharding=where)
 
 
-def _contents(path, lm, words, on):
+def _contents(path, lm, words, on, log):
   """Parameters of a checkpoint or a run."""
-  run = (pathlib.Path(path).expanduser() / SAVES).is_dir()
-  if run and (on is None or isinstance(lm, reduced.Around)):
-    return restore(path)[0]
   source = checkpoints.source_of(path)
-  # What has to grow, or gets a part beside it, is read whole.
-  own = reduced.whole(lm)
-  same = loading.expected(source.lm) == loading.expected(own)
-  loaded = read(source, on if same and not isinstance(lm, heads.Beside)
+  own, narrow = reduced.whole(lm), isinstance(lm, reduced.Around)
+  run = (pathlib.Path(path).expanduser() / SAVES).is_dir()
+  if run and (on is None or narrow):
+    found = checkpoints.Checkpoint(source.lm, restore(path)[0],
+                                   _tokenizer(source))
+  else:
+    # What has to grow, or gets a part beside it, is read whole.
+    same = loading.expected(source.lm) == loading.expected(own)
+    found = read(source, on if same and not isinstance(lm, heads.Beside)
                  else None)
-  narrow = isinstance(lm, reduced.Around)
-  _check_same_family(reduced.whole(loaded.lm) if narrow else loaded.lm,
-                     reduced.whole(lm), path)
-  if loaded.tokenizer is not None:
-    check_words(path, loaded, words)
-  return loaded.params
+  _check_same_family(reduced.whole(found.lm) if narrow else found.lm, own, path)
+  if found.tokenizer is None:
+    log(f'{path} holds no tokenizer: that its tokens are those of the corpus '
+        'is taken on trust')
+  else:
+    check_words(path, found, words)
+  return found.params
+
+
+def _tokenizer(source):
+  """That of an opened checkpoint, if it has one."""
+  return source.tokenizer and source.tokenizer()
 
 
 def _part(part, path, lm):
@@ -282,8 +289,8 @@ def check(lm: Any, corpus: data.ParallelText, max_length: int) -> None:
 
 def check_words(path: str, found: checkpoints.Checkpoint, words: Any) -> None:
   """Refuses a checkpoint whose tokens are not those of a vocabulary."""
-  spelt = lambda tokens: pairs.pieces_digest(tokens, found.lm.vocab_size)
-  if found.tokenizer is None or spelt(found.tokenizer) != spelt(words):
+  _check_spelt(path, found.tokenizer)
+  if not _alike(found, words):
     raise ValueError(f'The vocabularies of {path} and of the corpus differ; '
                      'give the corpus that of the checkpoint, '
                      '@start.vocabulary().')
@@ -293,7 +300,35 @@ def check_vocabulary(path: str, words: Any) -> None:
   """As `check_words`, of a path; reads no weights."""
   source = checkpoints.source_of(path)
   check_words(path, dataclasses.replace(
-      source, tokenizer=source.tokenizer and source.tokenizer()), words)
+      source, tokenizer=_tokenizer(source)), words)
+
+
+def check_same_words(model_dir: str, words: Any) -> None:
+  """Refuses to go on with a run whose tokens are not those of a vocabulary.
+
+  Where what says so is missing there or damaged, it is written anew.
+  """
+  try:
+    source = checkpoints.source_of(model_dir)
+    found = dataclasses.replace(source, tokenizer=_tokenizer(source))
+  except ValueError:
+    return
+  if found.tokenizer is not None and not _alike(found, words):
+    raise ValueError(f'The run in {model_dir} was trained on another '
+                     "vocabulary than the corpus's; give the corpus that one, "
+                     'or another model_dir.')
+
+
+def _check_spelt(path, tokenizer):
+  if tokenizer is None:
+    raise ValueError(f'{path} holds no tokenizer; put its tokenizer.json or '
+                     'sentencepiece.model beside the weights.')
+
+
+def _alike(found, words):
+  """Whether the tokens of a checkpoint are spelt as those of a vocabulary."""
+  spelt = lambda tokens: pairs.pieces_digest(tokens, found.lm.vocab_size)
+  return spelt(found.tokenizer) == spelt(words)
 
 
 def check_family(lm: Any, what: Any) -> None:

@@ -202,6 +202,21 @@ def test_a_memory_too_small_to_predict_loses_no_point(
   assert len(written) == len(rows) + 1 and written[-1]['metrics']
 
 
+def test_what_is_not_predicted_is_said_before_anything_is_decoded(
+    source, setting, tmp_path):
+  """Of drafters that are no chain of a model; the run of a chain is silent."""
+  token, = CURVES
+  curves = (token, dataclasses.replace(token, drafter='tree', name='Tree'),
+            points_lib.Curve(baselines.TokenCascade, (.5,), (1.,)))
+  said = lambda **changes: evaluate.Run(evaluate.Evaluation(
+      str(tmp_path / 'out'), source, **{**setting, **changes})).unforetold
+  assert said() is None
+  assert said(curves=curves) == (
+      'tokens a call not predicted of Tree: no chain of one model drafts '
+      'there; set points.Curve.drafter to chain, skip or counts')
+  assert said(predicted=False).endswith('predicted is False; set True')
+
+
 def test_a_baseline_that_judges_no_draft_has_no_rejections():
   figures = dict(rejection_rate=0, tokens_per_call=np.float32(2))
   curves = (points_lib.Curve(baselines.TokenCascade, (.5,), (0.,)), *CURVES)

@@ -25,6 +25,7 @@ from spec_cascades.evaluation import rules  # noqa: E402
 from spec_cascades.evaluation import sources  # noqa: E402
 from spec_cascades.evaluation import sweep as sweep_lib  # noqa: E402
 from spec_cascades.evaluation import work  # noqa: E402
+from spec_cascades.training import distill  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -140,6 +141,15 @@ def test_protocols_go_with_any_sweep(name, want):
   _cli.configure(['gin/sweeps/baselines.gin', f'gin/protocols/{name}.gin'], [])
   made = _cli.call(sweep_lib.Sweep)
   assert {key: getattr(made, key) for key in want} == want
+
+
+def test_a_drafter_of_translations_is_named_by_a_capital(pair_dir, tmp_path):
+  """It is read after the verifier, and before any sentence is."""
+  _cli.configure(['gin/train/distill.gin'], [
+      f"VERIFIER = '{pair_dir}/verifier'", "DRAFTER = 'nowhere'",
+      f"OUTPUT = '{tmp_path}'"])
+  with pytest.raises(ValueError, match='No checkpoint at nowhere'):
+    _cli.call(distill.distill)
 
 
 def test_texts_of_ones_own_are_named_on_the_command_line():

@@ -1,4 +1,5 @@
 """Runs that are killed, or that a disk fails, go on as if nothing had been."""
+import contextlib
 import dataclasses
 import os
 import pathlib
@@ -16,6 +17,7 @@ import pytest
 from spec_cascades.models import t5
 from spec_cascades.training import loop
 from spec_cascades.training import optimizers
+from spec_cascades.training import quality
 from spec_cascades.training import settings
 from spec_cascades.training import start
 from training.runs import SIZES, recipe, run_of
@@ -35,6 +37,7 @@ from spec_cascades.training import divergences
 from spec_cascades.training import loop
 from spec_cascades.training import losses
 from spec_cascades.training import optimizers
+from spec_cascades.training import quality
 from spec_cascades.training import policies
 text.Vocabulary.path = {corpus.vocabulary.path!r}
 data.ParallelText.directory = {corpus.directory!r}
@@ -219,9 +222,36 @@ def test_sigterm_saves_and_ends_the_run(corpus, whole, tmp_path):
   assert int(state.step) == start.restore(tmp_path)[1] == 6
   assert signal.getsignal(signal.SIGTERM) is before
   assert not any(line.startswith('step 6 ') for line in lines)
+  assert lines[-1] == 'stopped at step 6; the same command goes on'
   again = loop.train(run_of(corpus, tmp_path, eval_every=6), log=lines.append)
   assert int(again.step) == 12
   assert any(line.startswith('step 6 ') for line in lines)
+  jax.tree.map(np.testing.assert_array_equal, again.params, whole[1].params)
+
+
+@pytest.mark.parametrize('ends', [
+    pytest.param(True, marks=pytest.mark.slow), False])
+def test_sigterm_in_an_evaluation_loses_no_step(
+    corpus, whole, tmp_path, monkeypatch, ends):
+  """Where no checkpoint was due, and be it that the evaluation never ends."""
+  def told(*unused):
+    os.kill(os.getpid(), signal.SIGTERM)
+    if not ends:
+      raise KeyboardInterrupt           # as good as a SIGKILL behind it
+    return {}, []
+
+  run, lines = run_of(corpus, tmp_path, save_every=9, eval_every=6), []
+  with monkeypatch.context() as patched:
+    patched.setattr(quality.Validation, '__call__', told)
+    with contextlib.suppress(KeyboardInterrupt):
+      loop.train(run, log=lines.append)
+  assert start.restore(tmp_path)[1] == 6
+  stopped = 'stopped at step 6; the same command goes on' in lines
+  assert stopped == ends
+  again = loop.train(run, log=lines.append)
+  assert 'resuming at step 6' in lines and int(again.step) == 12
+  assert any(line.startswith('step 6  validation') for line in lines) != ends
+  assert 'stopped' not in lines[-1]
   jax.tree.map(np.testing.assert_array_equal, again.params, whole[1].params)
 
 

@@ -18,8 +18,6 @@ from spec_cascades import checkpoints
 from spec_cascades.checkpoints import native
 from spec_cascades.checkpoints import orbax
 from spec_cascades.checkpoints import stores
-from spec_cascades.data import vocabulary
-from spec_cascades.evaluation import examples
 from spec_cascades.evaluation import text
 from spec_cascades.models import t5
 from spec_cascades.training import bought
@@ -74,25 +72,26 @@ def test_losses_fall(corpus, tmp_path):
   assert losses[-1] < losses[0] - 0.3
 
 
+def test_the_weight_of_the_normaliser_is_in_the_training_loss_alone(
+    corpus, tmp_path, monkeypatch):
+  """At a rate of 0, so that the parameters are the same."""
+  monkeypatch.setattr(quality.Validation, 'quality', lambda *unused: 0.)
+  rows = {}
+  for weight in (0., .5):
+    folder = tmp_path / str(weight)
+    loop.train(run_of(corpus, folder, steps=2, peak=0., log_every=2,
+                      eval_every=2, z_loss=weight), log=lambda line: None)
+    rows[weight] = list(map(json.loads, (
+        folder / 'metrics.jsonl').read_text().splitlines()))
+  (plain, before), (more, after) = rows[0.], rows[.5]
+  assert more['loss'] > plain['loss'] + .5
+  assert after['validation_loss'] == before['validation_loss']
+
+
 def test_a_vocabulary_of_another_size_is_refused(corpus, tmp_path):
   lm = t5.T5(t5.T5Config(**{**SIZES, 'vocab_size': 100}))
   run = dataclasses.replace(run_of(corpus, tmp_path), lm=lm)
   with pytest.raises(ValueError, match='512 pieces.*100'):
-    loop.train(run)
-
-
-def test_pieces_of_another_vocabulary_are_refused(corpus, whole, tmp_path):
-  """Of as many tokens, so that every array fits."""
-  out = tmp_path / 'model'
-  export.export(run_of(corpus, whole[0]), str(out))
-  turned = [x.source[::-1] for x in examples.read()]
-  other = text.Vocabulary(str(vocabulary.train(
-      turned, tmp_path / 'other.model', vocab_size=tinypair.PIECES)))
-  assert other.size == corpus.vocabulary.size
-  run = dataclasses.replace(run_of(
-      dataclasses.replace(corpus, vocabulary=other), tmp_path / 'run'),
-                            init_from=str(out))
-  with pytest.raises(ValueError, match='The vocabularies of .* differ'):
     loop.train(run)
 
 

@@ -103,6 +103,12 @@ def test_targets_of_ones_own_carry_no_cross_entropy():
   assert abs(float(got - mixed(q, p, targets, weights)[0])) > .1
 
 
+def differences(function, x, step=1e-6):
+  """Central differences of a function of a vector, in float64."""
+  return [(function(x + e) - function(x - e)) / (2 * step)
+          for e in step * np.eye(len(x))]
+
+
 @each
 def test_gradients_equal_finite_differences(divergence, reference):
   q, p, _ = laws((1, 1, 5), 1.)
@@ -110,12 +116,57 @@ def test_gradients_equal_finite_differences(divergence, reference):
   q[3], p[3] = .2, -.7
   loss = lambda x: divergence(jax.nn.log_softmax(x), jax.nn.log_softmax(p))
   got = jax.grad(loss)(jnp.asarray(q, jnp.float32))
-  step, want = 1e-6, []
-  for i in range(5):
-    high, low = (reference(softmax(q + e * np.eye(5)[i]), softmax(p))
-                 for e in (step, -step))
-    want.append((high - low) / (2 * step))
+  want = differences(lambda x: reference(softmax(x), softmax(p)), q)
   np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
+
+
+@each
+@pytest.mark.parametrize('settings', [
+    dict(mix=1.), dict(z_loss=.1), dict(temperature=2.),
+    dict(teacher_temperature=.5),
+    dict(mix=.4, z_loss=.1, temperature=2., teacher_temperature=.5)], ids=str)
+def test_gradients_of_all_terms_equal_finite_differences(
+    divergence, reference, settings):
+  """Cross-entropy, log(Z)^2 and temperatures, alone and together."""
+  settings = dict(settings)
+  z_loss = settings.pop('z_loss', 0.)
+  q, p, _ = laws((1, 1, 5), 1.)
+  q, p = q[0, 0].astype(np.float64), p[0, 0]
+  q[3], p[3] = .2, -.7
+  make = losses.Distillation(divergence, **settings)
+  loss = lambda x: make(
+      x[None, None], jnp.asarray(p)[None, None], jnp.array([[2]]),
+      jnp.ones((1, 1)), z_loss=z_loss)[0]
+
+  def by_hand(x):
+    log_z = np.log(np.exp(x).sum())
+    return ((1 - make.mix) * reference(
+        softmax(x / make.temperature), softmax(p / make.teacher_temperature))
+            + make.mix * (log_z - x[2]) + z_loss * log_z**2)
+
+  got = jax.grad(loss)(jnp.asarray(q, jnp.float32))
+  np.testing.assert_allclose(got, differences(by_hand, q), rtol=1e-4,
+                             atol=1e-6)
+
+
+@pytest.mark.parametrize('z_loss', [0., .1])
+def test_gradients_of_cross_entropy_equal_finite_differences(z_loss):
+  """Over rows, weights and padding."""
+  q, _, targets = laws((3, 4, 7), 1.)
+  weights = np.where(targets > 0, [.5, 1., 1., 2.], 0)
+  wide, own = q.astype(np.float64).ravel(), np.nonzero(weights)
+
+  def by_hand(x):
+    x = x.reshape(q.shape)[own]
+    log_z = np.log(np.exp(x).sum(-1))
+    right = np.take_along_axis(x, targets[own][:, None], -1)[:, 0]
+    return (weights[own] * (log_z - right + z_loss * log_z**2)).sum()
+
+  got = jax.grad(lambda x: losses.cross_entropy(
+      x, jnp.asarray(targets), jnp.asarray(weights, jnp.float32),
+      z_loss=z_loss)[0])(jnp.asarray(q))
+  np.testing.assert_allclose(np.ravel(got), differences(by_hand, wide),
+                             rtol=1e-4, atol=1e-5)
 
 
 @each
@@ -236,20 +287,25 @@ def test_part_of_a_vocabulary_equals_float64(divergence, reference, mix):
 
 
 @each
-def test_gradients_on_part_equal_finite_differences(divergence, reference):
+@pytest.mark.parametrize('target', [1, 2], ids=['beyond', 'in-part'])
+def test_gradients_on_part_equal_finite_differences(
+    divergence, reference, target):
   del reference
   q, p, _ = laws((1, 1, 7), 1.)
-  q, p, step, want = q[0, 0].astype(np.float64), p[0, 0], 1e-6, []
+  q, p = q[0, 0].astype(np.float64), p[0, 0]
   narrow = lambda x: np.where(np.isin(np.arange(7), PART), x, -np.inf)
+
+  def by_hand(x):
+    law = softmax(narrow(x))
+    ce = -np.log(law[target]) if target in PART else 0.
+    return .5 * on_part(divergence, law, softmax(p)) + .5 * ce
+
   loss = lambda x: losses.Distillation(divergence, mix=.5)(
       jnp.where(jnp.isin(jnp.arange(7), PART), x, -jnp.inf)[None, None],
-      jnp.asarray(p)[None, None], jnp.array([[1]]), jnp.ones((1, 1)))[0]
+      jnp.asarray(p)[None, None], jnp.array([[target]]), jnp.ones((1, 1)))[0]
   got = jax.grad(loss)(jnp.asarray(q, jnp.float32))
-  for i in range(7):
-    high, low = (on_part(divergence, softmax(narrow(
-        q + e * np.eye(7)[i])), softmax(p)) for e in (step, -step))
-    want.append((high - low) / (2 * step) / 2)
-  np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
+  np.testing.assert_allclose(got, differences(by_hand, q), rtol=1e-4,
+                             atol=1e-6)
 
 
 def test_cross_entropy_leaves_out_targets_beyond_part():

@@ -78,11 +78,11 @@ def test_a_run_that_was_cut_off_goes_on_bitwise(corpus, verifier, tmp_path):
     return {k: x for k, x in rows[-1].items() if k != 'time'}
 
   def stop(line):
-    if line.startswith('step 6  '):
+    if line.startswith('step 6/'):
       raise KeyboardInterrupt
 
   run = lambda name: run_with(corpus, tmp_path / name, verifier, steps=8,
-                              save_every=4)
+                              save_every=4, eval_every=4)
   want = loop.train(run('whole'), log=lambda line: None)
   with pytest.raises(KeyboardInterrupt):
     loop.train(run('cut'), log=stop)

@@ -127,6 +127,47 @@ def test_a_batch_is_learnt_by_heart(make):
   assert losses_seen[-1] < losses_seen[0] / 3
 
 
+def by_hand(params, gradients, rate):
+  """Adafactor in float64, as T5 has it, see `test_adafactor_is_t5s`."""
+  x, v = params.astype(np.float64), None
+  for t, g in enumerate(gradients, 1):
+    beta = 1 - t**-.8
+    square = g.astype(np.float64)**2 + 1e-30
+    if x.ndim > 1 and min(x.shape) >= 128:           # rows and columns
+      new = square.mean(-1), square.mean(-2)
+    else:
+      new = square,
+    v = new if v is None else tuple(
+        beta * a + (1 - beta) * b for a, b in zip(v, new))
+    whole = (v[0][:, None] * v[1] / v[0].mean() if len(v) == 2 else v[0])
+    step = g / np.sqrt(whole)
+    step /= max(1, np.sqrt((step**2).mean()))
+    x = x - rate(t) * max(1e-3, np.sqrt((x**2).mean())) * step
+  return x
+
+
+@pytest.mark.parametrize('growth', [.5, 4.], ids=['below', 'clipped'])
+@pytest.mark.parametrize('shape,scale', [
+    ((128, 130), .5), ((127, 130), .5), ((130,), 2.), ((6, 4), 0.)], ids=str)
+def test_adafactor_is_t5s(shape, scale, growth):
+  """Three steps: second moments by rows and columns from 128 of each, decay
+  1 - t^-0.8, updates of an RMS of 1 at most, and as large as the parameters,
+  or as 1e-3.
+  """
+  noise = np.random.default_rng(0)
+  params = (scale * noise.normal(size=shape)).astype('f4')
+  gradients = [(growth**t * noise.normal(size=shape)).astype('f4')
+               for t in range(3)]
+  optimizer = optimizers.adafactor(lambda step: .1 / jnp.float32(step + 1))
+  found, state = jnp.asarray(params), optimizer.init(jnp.asarray(params))
+  for grads in gradients:
+    update, state = jax.jit(optimizer.update)(grads, state, found)
+    found += update
+  want = by_hand(params, gradients, lambda t: .1 / t)
+  np.testing.assert_allclose(found - params, want - params, rtol=1e-3,
+                             atol=1e-6 * max(scale, .01))
+
+
 def test_only_matrices_decay():
   still = jax.tree.map(jnp.zeros_like, PARAMS)
   optimizer = optimizers.adamw(1., weight_decay=.5)

@@ -159,18 +159,62 @@ def test_a_mixture_has_all_examples_of_its_tasks_once(corpora, count):
   assert read.splits == ('train', 'validation')
 
 
-def test_a_run_says_that_it_takes_no_rates(corpora, tmp_path):
+def text_of(words, read, **changes):
+  return data.ParallelText(
+      None, words, source='inputs', target='targets', reader=read,
+      **{**dict(buckets=(48,), tokens_per_batch=192), **changes})
+
+
+@pytest.mark.parametrize('name,rates,what', [
+    ('lines_test_mixture', True,
+     'an epoch has 16.7% of lines_test, 83.3% of lines_test_files'),
+    ('lines_test_mixture', False, 'all their examples are there once an epoch'),
+    ('lines_test', True, None)])
+def test_a_run_says_what_an_epoch_of_a_mixture_is(
+    corpora, tmp_path, name, rates, what):
   """Of a Mixture alone."""
+  said, corpus = [], text_of(corpora[1], reader(name, rates=rates))
+  checks.begins(run_of(corpus, tmp_path, warmup=1, cooldown=1, max_length=49),
+                said.append)
+  assert said == ([f'lines_test_mixture is a Mixture of 2 Tasks: {what}' + (
+      ', whatever their rates' * (not rates))] if what else [])
+
+
+def test_an_epoch_of_a_mixture_has_its_rates(corpora):
+  """One sixth is of the larger Task, which has 120 examples of 131."""
   _, words = corpora
-  for name, lines in (('lines_test_mixture', 1), ('lines_test', 0)):
-    said, corpus = [], data.ParallelText(
-        None, words, source='inputs', target='targets', reader=reader(name),
-        buckets=(48,), tokens_per_batch=192)
-    checks.begins(run_of(corpus, tmp_path, warmup=1, cooldown=1, max_length=49),
-                  said.append)
-    assert sum('lines_test_mixture is a Mixture of 2 Tasks: all their examples '
-               'are there once an epoch' in x for x in said) == lines
-    assert len(said) == lines
+  corpus, plain = (text_of(words, reader('lines_test_mixture', rates=x))
+                   for x in (True, False))
+  few = text_of(words, reader('lines_test_files'))
+  small = {row.tobytes() for x in few.train.values() for row in x['inputs']}
+  count = lambda corpus, epoch: sum(
+      row.tobytes() in small for step in range(corpus.steps_per_epoch)
+      for row in corpus.batch(epoch * corpus.steps_per_epoch + step)['inputs'])
+  total = 4 * corpus.steps_per_epoch
+  # Texts of the smaller Task are in the larger one, too: 11 of 120 there.
+  for epoch in range(2):
+    assert count(corpus, epoch) / total == pytest.approx(
+        5 / 6 + 11 / 120 / 6, abs=.05)
+    assert count(plain, epoch) / total == pytest.approx(22 / 131, abs=.05)
+  assert corpus.steps_per_epoch == pytest.approx(plain.steps_per_epoch, abs=1)
+  with pytest.raises(ValueError, match='a Mixture with rates and packed texts'):
+    text_of(words, corpus.reader, packed=True).batch(0)
+  assert text_of(words, plain.reader, packed=True).batch(0)
+
+
+@pytest.mark.parametrize('rate,match', [
+    (seqio.mixing_rate_num_examples, 'rate of lines_test in .* is not known '
+     r'\(.*\); set seqio_lines.SeqioLines.rates=False'),
+    (0, r'has the rates \[0.0\]; allowed: 0 or more, one above 0')])
+def test_a_rate_that_is_none_is_explained(corpora, rate, match):
+  seqio.MixtureRegistry.add('lines_test_odd', [('lines_test', rate)])
+  try:
+    with pytest.raises(ValueError, match=match) as error:
+      text_of(corpora[1], reader('lines_test_odd')).batch(0)
+    assert '\n' not in str(error.value)
+    assert text_of(corpora[1], reader('lines_test_odd', rates=False)).batch(0)
+  finally:
+    seqio.MixtureRegistry.remove('lines_test_odd')
 
 
 def test_what_preprocessors_draw_is_drawn_alike_again(corpora):

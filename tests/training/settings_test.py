@@ -52,6 +52,18 @@ def test_what_changed_is_said_once(run, tmp_path):
   assert [json.loads(row)['step'] for row in rows] == [0, 8]
 
 
+def test_a_run_from_before_a_setting_had_what_is_its_default(run, tmp_path):
+  settings.compare(tmp_path, run, 0)
+  place = tmp_path / settings.FILE
+  row = json.loads(place.read_text())
+  del row['settings']['recipe.z_loss']
+  place.write_text(json.dumps(row) + '\n')
+  assert settings.compare(tmp_path, run, 4) == []
+  changed = dataclasses.replace(run, recipe=recipe(z_loss=0.))
+  assert settings.compare(tmp_path, changed, 4) == [
+      'since step 0, recipe.z_loss was 0.0001, is 0.0']
+
+
 def test_other_texts_under_the_same_name_are_said(run, tmp_path):
   """The step is all of a position in them, so they have to be the same."""
   one, other = ({16: dict(inputs=np.arange(6).reshape(2, 3) + x)}
