@@ -9,7 +9,7 @@ too, each with 20 texts.
 Result: runs/drafters/ende: every drafter of gin/sweeps/drafters.gin, greedy and
 sampled, lossless, with tokens per call, acceptance by position, speed-up over
 the verifier alone, and how the time of a decode splits: docs/drafters.md has
-that of 2026-11-28, 25 minutes on two cores of a Xeon. And runs/drafters/joint,
+that of 2026-11-29, 22 minutes on two cores of an EPYC. And runs/drafters/joint,
 space, cllm and exit: those that have a verifier of their own (in
 docs/drafters.md, too), runs/drafters/gemma_style, of the decoder-only pair that
 comes along, and runs/drafters/smollm2 and gemma3, whose small model, for
@@ -40,7 +40,7 @@ def get_sweep() -> list[tuple[str, tuple[str, ...], tuple[str, ...]]]:
     path = pathlib.PurePath(run.makes).parents[1]
     found.append((curve, ('gin/sweeps/drafters_own.gin', DETAILS), (
         f'VERIFIER = {str(path)!r}', _curves(('chain', curve)))))
-  found.append(('gemma_style', ('gin/sweeps/drafters_gemma.gin', DETAILS), ()))
+  found.append(('gemma_style', ('gin/sweeps/drafters_gemma.gin',), ()))
   for name, package in PUBLISHED.items():
     weights = _weights(package)
     if weights is None:

@@ -3,7 +3,8 @@
 With --part, of what was trained beside a frozen verifier (heads, a layer, mask
 tokens) only that, without the verifier: a fraction of the size. It knows which
 verifier it belongs to, and drafts for no other: medusa:DIR, hydra++:DIR,
-eagle:DIR, eagle_tree:DIR, eagle3:DIR, eagle3_tree:DIR, pass:DIR or space:DIR.
+eagle:DIR, eagle_static:DIR, eagle_tree:DIR, eagle3:DIR, eagle3_tree:DIR,
+pass:DIR or space:DIR.
 
 Examples:
   python scripts/export.py --gin_file=gin/train/drafter.gin --output=runs/model
