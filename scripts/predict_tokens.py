@@ -40,7 +40,6 @@ def main(args: Sequence[str]) -> None:
   import tqdm
 
   from spec_cascades import check
-  from spec_cascades import targets
   from spec_cascades.evaluation import afresh
   from spec_cascades.evaluation import drafting
   from spec_cascades.evaluation import examples
@@ -49,8 +48,7 @@ def main(args: Sequence[str]) -> None:
   for name in ('examples', 'max_length'):
     check.interval(f'--{name}', getattr(flags, name), 1, 10**6, whole=True)
   for name in flags.drafter:
-    drafting.check_name(name, targets.Lossless, flags.gamma)
-    afresh.check_name(name)
+    afresh.check_name(name, flags.gamma)
   lines = (_cli.lines(flags.file) if flags.file else
            [x.source for x in examples.read()])[:flags.examples]
   given = dict(verifier=flags.verifier, drafter=flags.drafter_dir)

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from spec_cascades import check
 from spec_cascades import struct
 from spec_cascades import types
 from spec_cascades.drafters import levels
@@ -16,7 +15,7 @@ from spec_cascades.drafters.follower import Follower, Following
 
 
 @struct.dataclass
-class EagleStatic(Follower):
+class EagleStatic(levels.Static, Follower):
   """Draws a static tree, each node's children from q on its predicted state.
 
   Children are drawn one after the other without replacement ('distinct'), which
@@ -35,15 +34,6 @@ class EagleStatic(Follower):
   parents: tuple[int, ...] = struct.field(pytree_node=False)
   law: Literal['distinct', 'sampled'] = struct.field(
       pytree_node=False, default='distinct')
-
-  def __post_init__(self):
-    check.tree(self.parents)
-    levels.check_law(self)
-
-  @property
-  def num_nodes(self) -> int:
-    """The root and the drafts."""
-    return len(self.parents)
 
   @property
   def max_depth(self) -> int:

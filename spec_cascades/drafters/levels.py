@@ -9,9 +9,23 @@ import jax.numpy as jnp
 from jaxtyping import Array, Key
 import numpy as np
 
+from spec_cascades import check
 from spec_cascades import types
 from spec_cascades import warp as warp_lib
 from spec_cascades.models import prefill
+
+
+class Static:
+  """For static trees, of nodes `parents`, that are drawn by a `law`."""
+
+  def __post_init__(self):
+    check.tree(self.parents)
+    check_law(self)
+
+  @property
+  def num_nodes(self) -> int:
+    """The root and the drafts."""
+    return len(self.parents)
 
 
 def check_law(drafter: Any) -> None:

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key
 
-from spec_cascades import check
 from spec_cascades import struct
 from spec_cascades import types
 from spec_cascades.drafters import levels
@@ -17,7 +16,7 @@ from spec_cascades.models import reduced
 
 
 @struct.dataclass
-class Tree(struct.Fixed, Late, Cached):
+class Tree(levels.Static, struct.Fixed, Late, Cached):
   """Draws a static tree from a small model, level by level.
 
   Children are i.i.d. draws from q at their parent (law 'sampled'), or drawn one
@@ -41,15 +40,6 @@ class Tree(struct.Fixed, Late, Cached):
   law: Literal['sampled', 'distinct'] = struct.field(
       pytree_node=False, default='distinct')
   late: int = struct.field(pytree_node=False, default=0)
-
-  def __post_init__(self):
-    check.tree(self.parents)
-    levels.check_law(self)
-
-  @property
-  def num_nodes(self) -> int:
-    """The root and the drafts."""
-    return len(self.parents)
 
   def propose(self, params: Any, state: Any, ctx: types.Context,
               keys: Key[Array, 'B']) -> tuple[types.Draft, Any]:

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import tqdm
 
+from spec_cascades import check
 from spec_cascades import decode
 from spec_cascades import targets
 from spec_cascades import verify
@@ -45,6 +46,9 @@ def decoded(pair: pairs.Pair, drafter: Any, params: Any,
     inputs: Tokens that each text answers to.
     length: New tokens of a text, at most.
     judge: A verifier in the sense of `verify`.
+
+  Raises:
+    ValueError: Logits are not finite.
   """
   texts, calls, wide = [], [], max(map(len, inputs))
   for at in range(0, len(inputs), ROWS):
@@ -53,6 +57,7 @@ def decoded(pair: pairs.Pair, drafter: Any, params: Any,
     prompt = text.capped(pair.prompt(asked, wide), length)
     spec = _spec(pair, drafter, prompt.prefix.shape[1] + length, judge)
     state = _whole(spec, pair.verifier.params, params, prompt)
+    check.finite(state.fault[:len(part)], at)
     starts = np.asarray(prompt.prefix_lengths)[:len(part)].tolist()
     for tokens, _, counters in programs.outputs_of(state, starts):
       texts.append(tokens)
@@ -110,9 +115,9 @@ def rounds(ahead: Sequence[np.ndarray]) -> np.ndarray:
   return np.array([of(counts) for counts in ahead])
 
 
-def check_name(name: str) -> None:
-  """Raises ValueError for a drafter whose rounds depend on earlier ones."""
-  drafting.check_name(name, targets.Lossless, 1)
+def check_name(name: str, gamma: int) -> None:
+  """Raises ValueError for a drafter that does not exist, or that remembers."""
+  drafting.check_name(name, targets.Lossless, gamma)
   if drafting.split(name)[0].remembers:
     without = ', '.join(
         x for x, kind in drafting.KINDS.items() if not kind.remembers)

@@ -99,9 +99,9 @@ def test_drafters_that_remember_are_refused():
     path = ':x' if kind.needs else ''
     if kind.remembers:
       with pytest.raises(ValueError, match=f'^{name}{path} drafts by what'):
-        afresh.check_name(name + path)
+        afresh.check_name(name + path, 3)
     else:
-      afresh.check_name(name + path)
+      afresh.check_name(name + path, 3)
   assert {'lookahead', 'jacobi', 'recycling', 'space', 'ouroboros', 'adaptive',
           'tracking', 'sublayers'} == {
               name for name, kind in kinds.KINDS.items() if kind.remembers}
